@@ -29,7 +29,7 @@ class Block:
 
     cluster: str
     spec: object
-    """Whose `with` it is."""
+    """The object of the `with`."""
     open: bool = True
 
 

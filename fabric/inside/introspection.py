@@ -45,7 +45,7 @@ class VirtualClusterInfo:
         return {name: fixed.get(name, 0.0) + spec.flex_resource_max[name] for name in names}
 
     def available_resources(self) -> dict[str, float]:
-        """What nobody uses of it, like `ray.available_resources()`."""
+        """What is free of it, like `ray.available_resources()`."""
         return dict(self._document()["available"])
 
     def used_object_store_memory(self) -> int:

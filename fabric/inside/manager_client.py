@@ -104,7 +104,7 @@ class Reporter:
         self._changed.set()
 
     def follow_actor(self, work: WorkId, actor: str) -> None:
-        """Say which actor work has become, of whose end Ray tells, and that we are there."""
+        """Tell the manager which actor work has become; Ray tells it of the actor's end."""
         with self._lock:
             self._actors.append((work, actor))
         self._lasting = True
@@ -198,7 +198,7 @@ class _Ray:
 
 
 class _Connection(NamedTuple):
-    """Which Ray a process is connected to, and as whom."""
+    """The Ray that a process is connected to, and its ids there."""
 
     pid: int
     address: str

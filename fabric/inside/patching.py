@@ -33,7 +33,7 @@ def wrap(cls: type[Any], name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def reroute(function: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace the code of a function, for all who hold it; once."""
+    """Replace the code of a function, for all modules that hold it; once."""
     inner = inspect.unwrap(function)
     if hasattr(inner, _MARK):
         return

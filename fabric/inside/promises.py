@@ -71,13 +71,13 @@ class Promises:
             burst.places.extend(places)
 
     def all(self) -> list[WorkId]:
-        """Forget everything; says what has to be given back."""
+        """Forget everything; returns the places to give back."""
         with self._lock:
             bursts, self._bursts = self._bursts, {}
             return [work for each in bursts.values() for work, _ in each.places]
 
     def unused(self) -> list[WorkId]:
-        """Forget what nobody has used in time; says what of it has to be given back."""
+        """Forget the kinds without a task in time; returns the places to give back."""
         with self._lock:
             now = self._clock()
             over = [kind for kind, each in self._bursts.items() if now > each.at + KEEP_S]

@@ -2,7 +2,7 @@
 
 `python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py`, on any machine of the
 Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing of it.
-That name stays, whatever room this module is in (`pickle_names.py`).
+That name stays when this module moves (`pickle_names.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ try:
 except OSError as error:
     sys.exit(f"fedpilot: {sys.argv[2]}: {error.strerror}")
 """
-"""Becomes the command, and is killed with us, whatever kills us."""
+"""Becomes the command, and is killed with this process, however that dies."""
 
 SAYS = "fedpilot: "
 """How the lines begin that are not of the command."""
@@ -171,7 +171,7 @@ def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
-    """Why a virtual cluster is no more; None while it is there, or nobody can tell."""
+    """Why a virtual cluster has ended; None while it is there, or the manager does not answer."""
     try:
         return None if _now(asking, place) else asking.ending(place["id"])
     except FabricError:
@@ -195,7 +195,7 @@ def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], st
         watching.start()
         try:
             code = child.wait()
-        except BaseException:  # whoever told us has told the command: Ray tells all processes
+        except BaseException:  # the command was told too: Ray tells all processes
             _end(child.pid, told=True)
             raise
         finally:

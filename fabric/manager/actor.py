@@ -58,7 +58,7 @@ class ManagerActor:
         self._address: Address | None = None
         self._head: HeadFile | None = None
         self._lock: int | None = None
-        # The loop exists once there is a call: this one comes without anybody asking.
+        # The loop exists once there is a call: the actor makes the first one itself.
         ray.get_runtime_context().current_actor.begin.remote()
 
     async def begin(self) -> None:
@@ -215,7 +215,7 @@ class ManagerActor:
             )
             await reconciler.start()
         except BaseException:
-            file.close()  # whoever begins again opens it
+            file.close()  # the next attempt opens it
             raise
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
@@ -264,7 +264,7 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
-            max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
+            max_task_retries=0,  # Ray tells drivers of each; callers ask again themselves
             max_concurrency=CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
         ).remote(str(Path(private_ray.session_folder()) / "fedpilot"), settings or KeeperSettings())

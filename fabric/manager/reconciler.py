@@ -81,7 +81,7 @@ class Reconciler:
             self.state, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
         )
         self.router = Router(self._bundler, clock)
-        """Whom to ask where work runs; `admission.commit` has it done."""
+        """Says where work runs; `admission.commit` carries it out."""
         self.admission = AdmissionController(
             file, self._provisioner, self._bundler, self.router, self.statuses, clock=clock
         )
@@ -289,7 +289,7 @@ class Reconciler:
             found = seen.groups.get(group.id)
             if found is None:  # we have not removed it
                 if group.cluster not in self.statuses.starting:
-                    why = "somebody removed one of its placement groups"
+                    why = "one of its placement groups was removed by others"
                     self.statuses.trouble(group.cluster, why)
                 self._bundler.make_again(group)
             elif not self._bundler.is_settled(found):
@@ -392,7 +392,7 @@ def _stray(found: Seen) -> PlacementGroupRecord:
 
 
 def deletion(user: str, others: Mapping[ClusterId, str]) -> str:
-    """What is on record of a virtual cluster that was deleted, and of whom it was not."""
+    """The record of a deletion, which names the owners if the user is not the owner."""
     if not others:
         return "it was deleted"
     whose = ", ".join(f"{id} of {who}" for id, who in others.items())

@@ -72,7 +72,7 @@ class Port:
         return Address(host, self._server.sockets[0].getsockname()[1], self._token)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
         for writer in [*self._writers]:
@@ -184,7 +184,7 @@ class ManagerConnections:
 
 
 class _OutOfReach(Exception):
-    """Nobody can connect to the port from here."""
+    """This machine cannot connect to the port."""
 
 
 def _exactly(line: socket.socket, size: int, end: float) -> bytes:

@@ -12,7 +12,7 @@ class KeeperSettings:
     """How a manager goes about it."""
 
     policy: QueuePolicy = QueuePolicy.FIFO
-    """Who is first in a queue."""
+    """Which request is first in a queue."""
     lease_s: float = 60.0
     """Seconds after which what was borrowed goes back, once nothing uses it."""
     grace_s: float = 3.0
@@ -20,7 +20,7 @@ class KeeperSettings:
     settle_s: float = 1.5
     """Seconds until Ray's own view of a machine shows what has just been done there."""
     knock_s: float = 1.0
-    """Seconds between two looks for machines whose Ray is gone, which Ray notices late."""
+    """Seconds between two checks for machines without Ray, which Ray itself notices late."""
     audit_s: float = 2.0
     """Seconds between two looks at what runs beyond its virtual cluster."""
     turn_s: float = 0.25

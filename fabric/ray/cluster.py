@@ -55,7 +55,7 @@ class RayCluster:
         object_store_memory: int | None = None,
         timeout_s: float = START_S,
     ) -> RayCluster:
-        """Start a Ray of our own, on this machine, that nobody else can enter."""
+        """Start a private Ray on this machine."""
         with ExitStack() as undo:
             cluster = cls.starting(num_cpus, num_gpus, object_store_memory)
             undo.callback(cluster.close)

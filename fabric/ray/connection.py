@@ -1,4 +1,4 @@
-"""This process's one connection to Ray: who has it, with which variables, and how it is made."""
+"""This process's one connection to Ray: its owner, its variables, and how it is made."""
 
 from __future__ import annotations
 

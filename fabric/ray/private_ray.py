@@ -54,7 +54,7 @@ class PrivateName:
 
 
 def _accepted(found: Any) -> Iterable[str] | None:
-    """The parameters or fields that something has; None where it takes any, or nobody can tell."""
+    """The parameters or fields that something has; None where it takes any, or does not tell."""
     if hasattr(found, "DESCRIPTOR"):
         return [field.name for field in found.DESCRIPTOR.fields]
     try:

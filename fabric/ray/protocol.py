@@ -75,7 +75,7 @@ class Cluster(Protocol):
         """Whether others use it too, so that its own manager has to be asked for room."""
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> Group:
-        """A group that the manager of a shared cluster made; it is the manager who ends it."""
+        """A group that the manager of a shared cluster made, and ends."""
 
     def worker_niceness(self) -> int | None:
         """How nice the processes of workers are on this machine; None if that is not known."""

@@ -30,7 +30,7 @@ START_S = 300.0
 """How long a Ray of our own may take to start: on a busy machine minutes."""
 INIT_TIMEOUT_S = 60.0
 GIVE_UP_S = 2.0
-"""How long a Ray that somebody else runs is waited for when it is not wanted any more."""
+"""How long to wait for a shared Ray that is not wanted any more."""
 INIT_POLL_S = 0.05
 NODE_TIMEOUT_S = 30.0
 NODE_POLL_S = 0.01
@@ -56,8 +56,8 @@ QUIET: Mapping[str, str] = {
 QUICK: Mapping[str, str] = {
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # gives agents that stdin
-    "RAY_enable_worker_prestart": "1",  # processes start with Ray, not when a driver comes,
-    "RAY_prestart_worker_first_driver": "0",  # who need not wait for them either
+    "RAY_enable_worker_prestart": "1",  # processes start with Ray, not with the driver,
+    "RAY_prestart_worker_first_driver": "0",  # which does not wait for them either
     # A raylet that is faster than its own object store would look for it again after a second.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",

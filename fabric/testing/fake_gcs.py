@@ -209,7 +209,7 @@ class FakeRay:
         self._place()
 
     def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
-        """Somebody makes a placement group of any name."""
+        """A placement group of any name is made outside of the manager."""
         pieces = tuple(CarriedBundle(vnode=None, resources=Resources.of(each)) for each in bundles)
         policy = SchedulingPolicy.PACK
         group = PlacementGroupRecord(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
@@ -217,7 +217,7 @@ class FakeRay:
         self._place()
 
     def group_down(self, id: str) -> None:
-        """Somebody removes a placement group."""
+        """A placement group is removed outside of the manager."""
         del self._groups[GroupId(id)]
         self._work.discard(GroupId(id))
         self._place()
@@ -286,7 +286,7 @@ class FakeRay:
         )
 
     def free(self) -> dict[MachineId, Resources]:
-        """What nobody uses of each machine now."""
+        """What is free of each machine now."""
         left = {id: machine.total for id, machine in self._machines.items()}
         taken = list(self._uses.values())
         for held in self._groups.values():
@@ -309,7 +309,7 @@ class FakeRay:
                 raise planned[1]
 
     def _place(self) -> None:
-        """Find places for whoever lacks some, in the order in which they asked."""
+        """Find places for the groups that lack some, in the order of their requests."""
         for held in self._groups.values():
             lacking = [n for n, host in enumerate(held.hosts) if host is None]
             found = self._find(held, lacking) if lacking else None

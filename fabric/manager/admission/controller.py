@@ -39,7 +39,7 @@ from .fragmentation import Fragmentation
 
 
 class AdmissionController:
-    """Who holds places of one Ray cluster, and who waits for them."""
+    """The virtual clusters that hold places of one Ray cluster, and those that wait."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AdmissionController:
     # -- the cluster state --------------------------------------------------------------------
 
     def resume(self) -> None:
-        """See from the cluster state who had not begun and who lacks something."""
+        """Find in the cluster state what had not begun and what lacks nodes."""
         self._statuses.restore({RECORD: self._file.note(RECORD)})
         for id, entry in self.state.entries.items():
             if entry.waiting:
@@ -138,7 +138,7 @@ class AdmissionController:
         self.commit()
 
     def admit(self) -> None:
-        """Let in whoever has places now."""
+        """Admit all that get places now."""
         entries, statuses = self.state.entries, self._statuses
         resting = {
             entries[id].request.parent
@@ -166,7 +166,7 @@ class AdmissionController:
                     self.end(request.id, reason)
 
     def _let_in(self, found: Admit) -> Stuck | None:
-        """Write down that somebody gets places, if the pieces can be cut so."""
+        """Record the places of a virtual cluster, if the pieces can be cut so."""
         id, state = found.request.id, self.state
         until = self._bundler.due()
         right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
@@ -223,7 +223,7 @@ class AdmissionController:
         self._statuses.waits_again(id, taken, self._settings.settle_s)
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
-        """Somebody ends, with all inside it; `on_record`: why outlives this manager."""
+        """End a virtual cluster and all inside it; `on_record`: why outlives this manager."""
         ended: tuple[ClusterId, ...] = (id,)
         if id in self.state.ledger.clusters:
             ended = self.state.ledger.subtree(id)

@@ -198,7 +198,7 @@ class Router:
             works.put(replace(works[id], actor=actor))
 
     def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
-        """Work has ended, or never came; its room goes to whoever waits."""
+        """Work has ended, or never came; its room goes to work that waits."""
         works = self._state.works
         ended = [works[id] for id in ids if id in works]
         if ran:
@@ -237,7 +237,7 @@ class Router:
         self.serve()
 
     def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
-        """Let work run once more whose result was lost: Ray waits for the group that it had."""
+        """Let lost results be computed again: Ray waits for the group that their work had."""
         for group, cluster in self._reconstruction.missed(wanted):
             work = Work(
                 id=WorkId(group),

@@ -38,7 +38,7 @@ class Observed:
     machines: tuple[Machine, ...]
     groups: Mapping[GroupId, Seen]
     available: Mapping[MachineId, Resources]
-    """What nobody uses of each machine."""
+    """What is free of each machine."""
     jobs: frozenset[JobId]
     """Those that run."""
     named: Mapping[JobId, str] = field(default_factory=dict)
