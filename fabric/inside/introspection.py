@@ -24,7 +24,7 @@ class VirtualClusterInfo:
 
     def spec(self) -> VirtualCluster:
         """What was asked for."""
-        return VirtualCluster.from_dict(self._document()["spec"])
+        return VirtualCluster.from_dict(self.state()["spec"])
 
     def cluster_id(self) -> str:
         """Its name."""
@@ -32,11 +32,11 @@ class VirtualClusterInfo:
 
     def total_resources(self) -> dict[str, float]:
         """All that it holds now, like `ray.cluster_resources()`."""
-        return dict(self._document()["total"])
+        return dict(self.state()["total"])
 
     def max_resources(self) -> dict[str, float]:
         """What it would hold after growing to its limit, for the resources that have one."""
-        document = self._document()
+        document = self.state()
         spec = VirtualCluster.from_dict(document["spec"])
         fixed = _sum(node["total"] for node in document["nodes"] if node["kind"] == "fixed")
         if not spec.flexible:
@@ -46,7 +46,7 @@ class VirtualClusterInfo:
 
     def available_resources(self) -> dict[str, float]:
         """What is free of it, like `ray.available_resources()`."""
-        return dict(self._document()["available"])
+        return dict(self.state()["available"])
 
     def used_object_store_memory(self) -> int:
         """Bytes of the objects that the work of this virtual cluster holds, as Ray tells."""
@@ -56,23 +56,20 @@ class VirtualClusterInfo:
 
     def nodes(self) -> list[VirtualNodeInfo]:
         """Its virtual nodes."""
-        return [VirtualNodeInfo(self.id, node["id"]) for node in self._document()["nodes"]]
+        return [VirtualNodeInfo(self.id, node["id"]) for node in self.state()["nodes"]]
 
     def state(self) -> Mapping[str, Any]:
         """Its document: state, reason, queue position, nodes, loans, work."""
-        return self._document()
+        return VirtualClusters().show(self.id)
 
     def child_clusters(self) -> list[VirtualClusterInfo]:
         """Those that were made inside of it."""
-        return [VirtualClusterInfo(id) for id in self._document()["children"]]
+        return [VirtualClusterInfo(id) for id in self.state()["children"]]
 
     def parent_cluster(self) -> VirtualClusterInfo | None:
         """What it was made in; None for the one that is right in the Ray cluster."""
-        parent = self._document()["parent"]
+        parent = self.state()["parent"]
         return None if parent == ROOT else VirtualClusterInfo(parent)
-
-    def _document(self) -> Mapping[str, Any]:
-        return VirtualClusters().show(self.id)
 
 
 @dataclass(frozen=True)

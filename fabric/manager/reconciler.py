@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from ..core.audit import Escape, escapes, jobs_in
 from ..core.cluster_state import Entry, JobId
@@ -49,6 +50,8 @@ from .settings import KeeperSettings
 from .status import Statuses
 
 PREFIX = "fedpilot"
+ASKED = attrgetter("spec", "owner", "request.parent")
+"""What is the same where a virtual cluster is asked for again."""
 log = logging.getLogger(__name__)
 
 
@@ -106,11 +109,7 @@ class Reconciler:
         known = self.state.entries.get(id)
         if known is None:
             self.admission.enter(entry)
-        elif (known.spec, known.owner, known.request.parent) != (
-            entry.spec,
-            entry.owner,
-            entry.request.parent,
-        ):
+        elif ASKED(known) != ASKED(entry):
             raise NameTaken(id)
         end = self._clock() + wait_s
         while id in self.state.entries and not has_started(self.statuses.state(id)):

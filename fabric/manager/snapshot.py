@@ -44,13 +44,13 @@ class Snapshot:
         order = [ROOT]
         for parent in order:  # grows on the way
             order += below.get(parent, ())
-        shown = [self.cluster(id) for id in order[1:]]
-        return {"machines": self.machines(), "clusters": shown, "demand": self.demand()}
-
-    def demand(self) -> list[dict[str, float]]:
-        """What only more machines could give, for an autoscaler."""
         held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
-        return [each.to_ray() for each in self.reconciler.admission.physical_demand()[held:]]
+        unmet = self.reconciler.admission.physical_demand()[held:]
+        return {
+            "machines": self.machines(),
+            "clusters": [self.cluster(id) for id in order[1:]],
+            "demand": [each.to_ray() for each in unmet],
+        }
 
     def machines(self) -> list[dict[str, Any]]:
         return [
