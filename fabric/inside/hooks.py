@@ -36,10 +36,7 @@ _lock = threading.Lock()
 
 
 def install() -> None:
-    """Wrap what submits and what makes placement groups; calling it again changes nothing.
-
-    UnsupportedRay before anything is wrapped, for a Ray that lacks what that needs.
-    """
+    """Wrap Ray once; UnsupportedRay, before anything is wrapped, for a Ray that lacks a part."""
     with _lock:
         if originals:
             return

@@ -54,10 +54,9 @@ class ReporterChannel(Protocol):
 
 
 class Reporter:
-    """Tells the manager which of this process's work has ended.
+    """Tells the manager which of this process's work has ended, and forgets that work.
 
-    Most work ends in the order of its submission, so each look takes the oldest, and a part of the
-    rest. Work is known here until the manager was told of its end.
+    Most work ends in the order of its submission: a look takes the oldest, and a part of the rest.
     """
 
     def __init__(self, owner: ProcessId, line: ReporterChannel) -> None:

@@ -28,10 +28,7 @@ UNDERSTOOD = {
 
 
 def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A placement group inside a virtual cluster is a virtual cluster of its own in there.
-
-    That of an actor ends with the actor, that of a task with the job.
-    """
+    """A placement group is a virtual cluster in the current one; it ends with its actor or job."""
     import ray
 
     cluster = enclosing()

@@ -100,10 +100,9 @@ class VirtualClusters:
         return ended
 
     def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
-        """Ask again for what was lost with a head before: these, or all detached ones.
+        """Ask again for these virtual clusters of a lost head, or for all detached ones.
 
-        Says what was `restored`, each with its state, and what was `refused`, with the reason.
-        NoSuchCluster for a name that is neither gone nor there.
+        Returns the `restored` with their states, the `refused` with reasons. NoSuchCluster.
         """
         found: Mapping[str, Any] = self.call("restore", tuple(names), current_user())
         return found

@@ -93,10 +93,9 @@ class Jobs:
         deadline_s: float | None = None,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> str:
-        """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
+        """Have Ray run a command in a virtual cluster of its own, or in `join`; returns its id.
 
-        Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
-        NoSuchCluster for `join`.
+        Refuses at once what could never run: SpecError, NeverFits, NoSuchCluster for `join`.
         """
         import ray
 

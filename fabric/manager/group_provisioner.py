@@ -166,10 +166,7 @@ class GroupProvisioner:
             self._on_there(known, seen)
 
     async def _room(self, group: PlacementGroupRecord) -> None:
-        """Wait until Ray knows of the room that we have just made.
-
-        Ray notices a removal after a tenth of a second; a group asked for before waits up to 1 s.
-        """
+        """Wait until Ray sees the room that we made: else it puts the group off by up to 1 s."""
         until = self._made_room + ROOM_S
         while self._clock() < until:
             free = await self._try(self._ray.available(), otherwise=None)

@@ -253,11 +253,7 @@ def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: floa
 
 
 def _without_frames(error: BaseException) -> None:
-    """Let go of the frames of the callers.
-
-    An error of `ray.get` is in a cycle with its frame, which would keep what all callers hold, such
-    as handles of actors, until Python looks for cycles.
-    """
+    """Break the cycle of an error of `ray.get` and its frame, which keeps all that callers hold."""
     error.__traceback__ = None
 
 

@@ -23,10 +23,7 @@ LINGER_S = 5.0
 
 @contextmanager
 def own_folder(root: Path | None = None) -> Iterator[Path]:
-    """Make a folder that is removed when we leave; first remove those of dead owners.
-
-    A living owner holds a lock on a file inside, so a folder whose lock is free has no owner.
-    """
+    """Make a folder that goes when we leave; a free lock on a folder's file means a dead owner."""
     if root is None:
         usual = Path(tempfile.gettempdir())
         root = usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")

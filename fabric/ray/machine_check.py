@@ -50,10 +50,7 @@ class ClusterReport:
 
 
 def check_cluster(modules: Sequence[str], timeout_s: float) -> ClusterReport:
-    """Look at the Ray cluster that this process is in; each machine tries to import `modules`.
-
-    All machines that are alive are asked at once, under one deadline.
-    """
+    """Ask all live machines of this process's Ray at once; each tries to import `modules`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

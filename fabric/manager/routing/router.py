@@ -133,10 +133,7 @@ class Router:
             )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
-        """Promise places to tasks like one that waits, as many as can wait where it does.
-
-        No group is made for them, and they take no room that other work could have.
-        """
+        """Promise places to tasks like a waiting one: to as many as can wait in its queue."""
         works, promised = self._state.works, list[Work]()
         if like.id not in works or works[like.id].state is WorkState.PLACED:
             return []
@@ -260,10 +257,7 @@ class Router:
         self._batches.end(cluster)
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
-        """These vnodes died: work that Ray starts again runs where room is found.
-
-        It looks for the same placement group, which is made again unless it is still there.
-        """
+        """These vnodes died: Ray starts work again in its old group, which is made again."""
         state = self._state
         again: set[GroupId] = set()
         for work in list(state.works):

@@ -114,10 +114,7 @@ class Gcs:
         return _seen(answer.placement_group_table_data)
 
     async def remove(self, id: GroupId) -> None:
-        """Let Ray finish a placement that is under way, then remove the group.
-
-        Otherwise a raylet keeps what it has set aside for the group (decision 43).
-        """
+        """Remove a group once Ray has ended a placement: else raylets keep CPUs (decision 43)."""
         until = time.monotonic() + PLACING_S
         while (seen := await self.look(id)) is not None and seen.being_placed:
             if time.monotonic() > until:
@@ -176,11 +173,7 @@ class Gcs:
         return tuple(found)
 
     async def bury(self) -> tuple[MachineId, ...]:
-        """Tell Ray of machines that are there, but whose raylet is not; says which.
-
-        Ray takes a raylet for dead after 15 seconds of silence. Where the machine refuses
-        connections to the raylet's port, it is dead: a raylet never comes back under its id.
-        """
+        """Unregister raylets whose port refuses connections: Ray itself would wait for 15 s."""
         asked = list(self._raylets.items())
         gone = await asyncio.gather(*(_nobody_listens(*where) for _, where in asked))
         dead = [id for (id, _), nobody in zip(asked, gone, strict=True) if nobody]

@@ -54,10 +54,7 @@ Shown = Mapping[GroupId, Mapping[int, tuple[MachineId, Resources]]]
 
 
 def clear(shown: Shown, known: Mapping[GroupId, int]) -> dict[GroupId, Seen]:
-    """The known placement groups of which the machines show all bundles, so none need be asked for.
-
-    What machines say is a tenth of a second old, so what they do not show may be there.
-    """
+    """The known groups of which machines show all bundles, in their view of 0.1 s ago."""
     return {
         id: seen_on(id, bundles)
         for id, bundles in shown.items()
@@ -90,10 +87,7 @@ class RayControl(Protocol):
         timeout_s: float,
         /,
     ) -> bool:
-        """Ask for a placement group and wait until it has its places; False if it has not by then.
-
-        Asking again for the same changes nothing.
-        """
+        """Ask for a group, if it is new, and wait for its places; False if it has none by then."""
 
     async def look(self, id: GroupId, /) -> Seen | None:
         """What has become of a placement group; None if there is none."""

@@ -28,10 +28,7 @@ class _Referred:
 
 
 def packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
-    """A call as one argument, followed by the references in it.
-
-    Ray pickles every argument by itself, which costs more than a short call's work.
-    """
+    """A call as one argument, and the references in it: Ray is slow to pickle each by itself."""
     from ray import ObjectRef
 
     references = [arg for arg in args if isinstance(arg, ObjectRef)]
