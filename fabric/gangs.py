@@ -1,8 +1,7 @@
 """Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
 
-A gang lives no longer than the process that reserved it. On a Ray of our own its groups have driver
-lifetime, so Ray removes them when that process dies, however it dies. On a Ray that is shared, the
-manager of that cluster is asked, like everybody else asks it, and ends what dead jobs leave.
+A gang lives no longer than the process that reserved it. On a Ray of our own, Ray removes its
+groups, which have driver lifetime; on a shared Ray the manager of that cluster ends the gang.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Drivers and the manager of a Ray cluster send each other pickles, and Ray starts the manager and
 submitted jobs by the names of their modules. Such a name is kept for good: a class that `travels`
-is pickled under it, and whoever imports it gets the module of today.
+is pickled under it, and an import of it gets the module of today.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""What a process inside a virtual cluster uses: hooks into Ray's submission, where the process
-is, how it asks the manager, and the public `init`, `with` and `current_cluster`.
-"""
+"""What a process inside a virtual cluster uses: hooks into Ray, its place, calls of the manager."""
 
 
 def install() -> None:
-    """Have this process work inside a virtual cluster: Ray's `worker_process_setup_hook`.
-
-    The name stands in the runtime environments of jobs, so it is kept for good.
-    """
+    """Ray's `worker_process_setup_hook`; runtime environments of jobs have this name: it stays."""
     from .hooks import install as begin
 
     begin()

@@ -1,8 +1,7 @@
-"""Where a process, or a thread of it, is: in which virtual cluster, in which virtual node.
+"""The virtual cluster and the virtual node that a process, or a thread of it, is in.
 
 A `with` block holds for the thread or the asyncio task that entered it, and for the threads, tasks
-and calls that are begun inside of it; never for others, which may be in blocks of their own. What
-outlives its block is where it would be without it.
+and calls that are begun inside of it. What outlives its block is where it would be without it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from ..core.places.groups import GroupId
 from ..core.records import ClusterId
-from ..ray import private_ray
+from ..ray.private_ray import own_group, resource_names
 from .manager_client import ask, on_forget
 
 JOB_VARIABLE = "FEDPILOT_VIRTUAL_CLUSTER"
@@ -30,12 +29,12 @@ class Block:
 
     cluster: str
     spec: object
-    """Whose `with` it is."""
+    """The object of the `with`."""
     open: bool = True
 
 
 _entered: ContextVar[tuple[Block, ...]] = ContextVar("entered", default=())
-"""The blocks that whoever runs here is in, outermost first; some may have ended meanwhile."""
+"""The blocks around the code that runs here, outermost first; some may have ended meanwhile."""
 
 _open: dict[Block, None] = {}
 """All blocks of this process that are open."""
@@ -48,15 +47,12 @@ _owners: dict[str, tuple[str, str, bool] | None] = {}
 
 
 def current_id() -> str | None:
-    """The virtual cluster that this thread works in; None outside of all.
-
-    That is the innermost `with` block; in a worker the one whose placement group it runs in; else
-    the job's.
-    """
+    """The virtual cluster of the innermost `with` block, else of this worker, else of the job."""
     for block in reversed(_entered.get()):
         if block.open:
             return block.cluster
-    return _of_this_worker() or os.environ.get(JOB_VARIABLE) or None
+    known = owner_of(own_group())
+    return known[0] if known else os.environ.get(JOB_VARIABLE) or None
 
 
 def join(cluster: str) -> None:
@@ -74,8 +70,7 @@ def enter(block: Block) -> None:
 def leave(spec: object) -> Block | None:
     """End the innermost block of a spec; None if that ended with the connection to Ray.
 
-    It is this thread's own. Only where a block is left by another thread than entered it, which has
-    none, it is the one that was entered last.
+    A thread that leaves without having entered ends the block that was entered last.
     """
     mine = [block for block in _entered.get() if block.spec is spec]
     known = mine or [block for block in list(_open) if block.spec is spec]
@@ -93,8 +88,8 @@ def leave(spec: object) -> Block | None:
 def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
     """`Thread.start`: the thread is in the blocks in which it was started.
 
-    Only the thread's own `run` is replaced, and put back before it runs. Others may replace it as
-    well, before or after: what is not ours is left alone.
+    Only the thread's own `run` is replaced, and put back before it runs. Other libraries may
+    replace it as well, before or after: theirs is left alone.
     """
     blocks = _entered.get()
     if not blocks:
@@ -129,7 +124,7 @@ def submit_inside(
 ) -> Any:
     """`ThreadPoolExecutor.submit`: the call is in the blocks in which it was submitted.
 
-    The threads of a pool serve others as well: one that is started for this call is in no block.
+    A thread that the pool starts for this call serves others as well, so it is in no block.
     """
     blocks = _entered.get()
     if not blocks:
@@ -154,7 +149,7 @@ def current_vnode() -> tuple[str, str] | None:
     import ray
 
     here = own_group()
-    known = owner_of(here) if here else None
+    known = owner_of(here)
     if here is None or known is None:
         return None
     machine = ray.get_runtime_context().get_node_id()
@@ -171,44 +166,24 @@ def carries(node: Mapping[str, Any], group: str, bundle: int | None) -> bool:
 
 
 def bundle_of(resources: Iterable[str], group: str) -> int | None:
-    """The bundle of a placement group that somebody runs in, by the names of what it holds.
+    """The bundle of a placement group to which these resources belong.
 
-    Ray names what a bundle has `CPU_group_<bundle>_<group>`, and the same for the whole group
-    without a bundle.
+    Ray names them `CPU_group_<bundle>_<group>`, and for the whole group `CPU_group_<group>`.
     """
-    for name in resources:
-        found = re.fullmatch(rf".+_group_(\d+)_{group}", name)
-        if found:
-            return int(found[1])
-    return None
+    found = (re.fullmatch(rf".+_group_(\d+)_{group}", name) for name in resources)
+    return next((int(each[1]) for each in found if each), None)
 
 
 def own_bundle(group: str) -> int | None:
     """The bundle of a placement group that this worker runs in."""
-    return bundle_of(private_ray.resource_names(), group)
+    return bundle_of(resource_names(), group)
 
 
 def enclosing() -> str | None:
     """The innermost virtual cluster here that was not asked for as a placement group."""
     cluster = current_id()
-    here = own_group()
-    if cluster is None or here is None:
-        return cluster
-    known = owner_of(here)
+    known = owner_of(own_group()) if cluster else None
     return known[1] if known and known[0] == cluster and known[2] else cluster
-
-
-def own_group() -> str | None:
-    """The placement group that this worker runs in."""
-    return private_ray.own_group()
-
-
-def _of_this_worker() -> str | None:
-    here = own_group()
-    if here is None:
-        return None
-    known = owner_of(here)
-    return known[0] if known else None
 
 
 def is_placement_group(group: str) -> bool:
@@ -216,7 +191,10 @@ def is_placement_group(group: str) -> bool:
     return bool(known and known[2])
 
 
-def owner_of(group: str) -> tuple[str, str, bool] | None:
+def owner_of(group: str | None) -> tuple[str, str, bool] | None:
+    """What `ManagerActor.cluster_of` says of a placement group."""
+    if group is None:
+        return None
     if group not in _owners:
         known = ask("cluster_of", GroupId(group))
         if known is None:

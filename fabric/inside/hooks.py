@@ -1,11 +1,9 @@
-"""What makes a process of Ray's work inside a virtual cluster, without a change to its code.
+"""Makes a Ray process work inside a virtual cluster, without a change to its code.
 
-`install` wraps the few functions by which a process asks Ray for room: the submission of tasks and
+`install` wraps the functions by which a process asks Ray for room: the submission of tasks and
 actors (`submission`), the making of placement groups (`nested_groups`), and the questions how large
-the cluster is. While a virtual cluster is current they ask its manager first; otherwise they are
-Ray's own. Workers install the same when they start, so that what a task submits is held as well.
-
-This is cooperation, not a wall: who wants to, gets round it (docs/reference/confinement.md).
+the cluster is. In a virtual cluster they ask its manager first; elsewhere they are Ray's own.
+Workers install the same when they start. Code can get round it (docs/reference/confinement.md).
 """
 
 from __future__ import annotations
@@ -13,15 +11,17 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..core.cluster_state import JobId
 from ..core.records import ClusterId
+from ..errors import SpecError
+from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray
 from .context import JOB_VARIABLE, current_id, start_inside, submit_inside
-from .introspection import available_resources_of, cluster_resources_of, nodes_of
+from .introspection import nodes_of
 from .manager_client import ask, clusters, shut_down
 from .nested_groups import make_group, remove_group
 from .patching import originals, reroute, wrap
@@ -29,15 +29,14 @@ from .submission import submission, with_labels
 
 SETUP_HOOK = "fedpilot.fabric.inside.install"
 """What workers call when they start."""
+HOOK = "worker_process_setup_hook"
+"""The part of a runtime environment that names it."""
 
 _lock = threading.Lock()
 
 
 def install() -> None:
-    """Wrap what submits and what makes placement groups; calling it again changes nothing.
-
-    UnsupportedRay before anything is wrapped, for a Ray that lacks what that needs.
-    """
+    """Wrap Ray once; UnsupportedRay, before anything is wrapped, for a Ray that lacks a part."""
     with _lock:
         if originals:
             return
@@ -58,14 +57,25 @@ def install() -> None:
         reroute(groups.remove_placement_group, "remove_placement_group", remove_group)
         reroute(ray.shutdown, "shutdown", shut_down)
         for name, answer in (
-            ("cluster_resources", cluster_resources_of),
-            ("available_resources", available_resources_of),
-            ("nodes", nodes_of),
+            ("cluster_resources", lambda document, _: dict(document["total"])),
+            ("available_resources", lambda document, _: dict(document["available"])),
+            ("nodes", lambda document, machines: nodes_of(document, machines())),
         ):
             reroute(getattr(state, name), name, _introspection(answer))
         if cluster := os.environ.get(JOB_VARIABLE):
             originals["init"] = ray.init
             ray.init = _announced(ray.init, cluster)
+
+
+def environment_inside(cluster: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The runtime environment of a job, in a virtual cluster unless that is None. SpecError."""
+    env = dict(given or {})
+    if env.setdefault(HOOK, SETUP_HOOK) != SETUP_HOOK:
+        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
+    if cluster is not None:
+        ours = {USER_VARIABLE: current_user()}
+        env["env_vars"] = {**ours, **env.get("env_vars", {}), JOB_VARIABLE: cluster}
+    return env
 
 
 def announce(cluster: str) -> None:
@@ -79,8 +89,8 @@ def announce(cluster: str) -> None:
 def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
     """`ray.init` of a script that was started inside a virtual cluster.
 
-    The cluster is told even where the script has removed the variable that names it: what the
-    script submits then runs outside, and is seen there.
+    The manager is told even where the script has removed the variable that names the cluster: the
+    audit then sees that the script's work runs outside.
     """
 
     @functools.wraps(original)
@@ -92,11 +102,13 @@ def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]
     return init
 
 
-def _introspection(answer: Callable[..., Any]) -> Callable[..., Any]:
+def _introspection(answer: Callable[[Any, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    """A question of Ray's, answered from the document of the current virtual cluster."""
+
     def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         cluster = current_id()
         if cluster is None:
             return original(*args, **kwargs)
-        return answer(clusters(), cluster, original)
+        return answer(clusters().show(cluster), original)
 
     return asked

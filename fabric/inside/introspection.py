@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.records import ROOT
-from ..errors import FabricError, NoSuchCluster
+from ..errors import FabricError
+from ..manager.snapshot import find
 from ..spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 
 UNDIVIDED = ("memory", "object_store_memory")
-"""What is of a machine, and no virtual node has for itself unless it asked for it."""
+"""Resources of a machine that a virtual node has for itself only if it asked for them."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class VirtualClusterInfo:
 
     def spec(self) -> VirtualCluster:
         """What was asked for."""
-        return VirtualCluster.from_dict(self._document()["spec"])
+        return VirtualCluster.from_dict(self.state()["spec"])
 
     def cluster_id(self) -> str:
         """Its name."""
@@ -31,25 +32,21 @@ class VirtualClusterInfo:
 
     def total_resources(self) -> dict[str, float]:
         """All that it holds now, like `ray.cluster_resources()`."""
-        return dict(self._document()["total"])
+        return dict(self.state()["total"])
 
     def max_resources(self) -> dict[str, float]:
         """What it would hold after growing to its limit, for the resources that have one."""
-        document = self._document()
+        document = self.state()
         spec = VirtualCluster.from_dict(document["spec"])
-        fixed: dict[str, float] = {}
-        for node in document["nodes"]:
-            if node["kind"] == "fixed":
-                for name, amount in node["total"].items():
-                    fixed[name] = fixed.get(name, 0.0) + amount
+        fixed = _sum(node["total"] for node in document["nodes"] if node["kind"] == "fixed")
         if not spec.flexible:
             return fixed
         names = spec.flex_resource_max.keys()
         return {name: fixed.get(name, 0.0) + spec.flex_resource_max[name] for name in names}
 
     def available_resources(self) -> dict[str, float]:
-        """What nobody uses of it, like `ray.available_resources()`."""
-        return dict(self._document()["available"])
+        """What is free of it, like `ray.available_resources()`."""
+        return dict(self.state()["available"])
 
     def used_object_store_memory(self) -> int:
         """Bytes of the objects that the work of this virtual cluster holds, as Ray tells."""
@@ -59,23 +56,20 @@ class VirtualClusterInfo:
 
     def nodes(self) -> list[VirtualNodeInfo]:
         """Its virtual nodes."""
-        return [VirtualNodeInfo(self.id, node["id"]) for node in self._document()["nodes"]]
+        return [VirtualNodeInfo(self.id, node["id"]) for node in self.state()["nodes"]]
 
     def state(self) -> Mapping[str, Any]:
         """Its document: state, reason, queue position, nodes, loans, work."""
-        return self._document()
+        return VirtualClusters().show(self.id)
 
     def child_clusters(self) -> list[VirtualClusterInfo]:
         """Those that were made inside of it."""
-        return [VirtualClusterInfo(id) for id in self._document()["children"]]
+        return [VirtualClusterInfo(id) for id in self.state()["children"]]
 
     def parent_cluster(self) -> VirtualClusterInfo | None:
         """What it was made in; None for the one that is right in the Ray cluster."""
-        parent = self._document()["parent"]
+        parent = self.state()["parent"]
         return None if parent == ROOT else VirtualClusterInfo(parent)
-
-    def _document(self) -> Mapping[str, Any]:
-        return VirtualClusters().show(self.id)
 
 
 @dataclass(frozen=True)
@@ -125,23 +119,11 @@ class VirtualNodeInfo:
         raise FabricError(f"virtual node {self.id!r} is gone")
 
 
-AskRay = Callable[[], Any]
-"""Ray's own function."""
-
-
-def cluster_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
-    """All that a virtual cluster holds now."""
-    return dict(asking.show(cluster)["total"])
-
-
-def available_resources_of(asking: VirtualClusters, cluster: str, _: AskRay) -> dict[str, float]:
-    """What is free in a virtual cluster."""
-    return dict(asking.show(cluster)["available"])
-
-
-def nodes_of(asking: VirtualClusters, cluster: str, machines: AskRay) -> list[dict[str, Any]]:
-    """The virtual nodes of a virtual cluster, as `ray.nodes()` tells of machines."""
-    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in machines()}
+def nodes_of(
+    document: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The virtual nodes of a virtual cluster, in the form in which `ray.nodes()` has machines."""
+    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in machines}
     return [
         {
             "NodeID": node["machine"],
@@ -153,7 +135,7 @@ def nodes_of(asking: VirtualClusters, cluster: str, machines: AskRay) -> list[di
             "Labels": node["labels"],
             "alive": True,
         }
-        for node in asking.show(cluster)["nodes"]
+        for node in document["nodes"]
     ]
 
 
@@ -162,9 +144,9 @@ def attainable_of(
 ) -> list[dict[str, Any]]:
     """The machines of a virtual cluster, each as large as its part of it could be now.
 
-    Libraries that divide a whole cluster among their work ask for this: a virtual cluster grows by
-    the work that it is given, so they would never use more than they see. What nobody divides, as
-    the memory for objects, is counted by the share of the machine's CPUs (or GPUs).
+    Ray's libraries divide what they see among their work, and a virtual cluster grows by its work:
+    without this they would never use more than it holds. Memory that is not divided is counted by
+    the share of the machine's CPUs (or GPUs).
     """
     document = asking.snapshot()
     found, left = [], _most(document, cluster)
@@ -193,26 +175,26 @@ def _part(
     document: Mapping[str, Any], cluster: str, machine: str
 ) -> tuple[dict[str, float], dict[str, float]]:
     """What a virtual cluster has of a machine, and what more it could borrow there now."""
-    known = _find(document, cluster)
+    known = find(document, cluster)
     total = _sum(node["total"] for node in known["nodes"] if node["machine"] == machine)
     if not VirtualCluster.from_dict(known["spec"]).flexible:
         return total, {}
     if known["parent"] == ROOT:
         free = [each["available"] for each in document["machines"] if each["id"] == machine]
         return total, _sum(free)
-    above = _find(document, known["parent"])
+    above = find(document, known["parent"])
     nearer = [node["available"] for node in above["nodes"] if node["machine"] == machine]
     return total, _sum([*nearer, _part(document, known["parent"], machine)[1]])
 
 
 def _most(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
     """What a virtual cluster may borrow on all machines together, where something limits that."""
-    known = _find(document, cluster)
+    known = find(document, cluster)
     held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
     limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max
     left = {name: most - held.get(name, 0.0) for name, most in limits.items()}
     if known["parent"] != ROOT:
-        free = _find(document, known["parent"])["available"]
+        free = find(document, known["parent"])["available"]
         for name, most in _most(document, known["parent"]).items():
             through = most + free.get(name, 0.0)
             left[name] = min(left.get(name, through), through)
@@ -225,11 +207,3 @@ def _sum(many: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, amount in each.items():
             total[name] = total.get(name, 0.0) + amount
     return total
-
-
-def _find(document: Mapping[str, Any], cluster: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any]
-    for found in document["clusters"]:
-        if found["id"] == cluster:
-            return found
-    raise NoSuchCluster(cluster, [each["id"] for each in document["clusters"]])

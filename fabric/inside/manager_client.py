@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..core.records import ProcessId, WorkId
@@ -29,15 +28,11 @@ POLL_S = 0.05
 PAUSE_S = 0.2
 """After a look that failed: Ray is shutting down, or the manager is starting again."""
 
-PATIENCE_S = 60.0
-"""How long the manager may take to hear what has ended, before it is told anew."""
-
 FAREWELL_S = 1.0
 """How long is waited for the manager to hear what ended with a connection to Ray."""
 
 LEISURE, LEISURE_S = 4, 0.02
-"""How many times as long as a look took the process goes undisturbed by the next, and at most: who
-submits a thousand tasks should not be kept from it by looks at which have ended."""
+"""The pause after a look, in times of what it took, and at most: looks must not slow submission."""
 
 WINDOW = 1000
 """How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""
@@ -46,29 +41,22 @@ _forgets: list[Callable[[], None]] = []
 
 
 class ReporterChannel(Protocol):
-    """What a reporter needs of Ray."""
+    """What a reporter needs of Ray and of the manager."""
 
     def up(self) -> bool:
         """Whether this process is connected to the same Ray still."""
 
     def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        """Which of what tasks return is there; waits until anything is, or time is up."""
+        """Wait until any of these results is there, or time is up; says which are."""
 
-    def begun(self, work: WorkId, actor: str) -> None:
-        """Have the manager hear which actor a piece of work has become; raises if it cannot."""
-
-    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
-        """Have it hear which places that it promised are not used; or raise."""
-
-    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
-        """Have it hear that a process is there, and which of its work has ended; or raise."""
+    def call(self, method: str, /, *args: Any, timeout_s: float = ...) -> Any:
+        """Call the manager; raises if it does not answer."""
 
 
 class Reporter:
-    """Tells the manager which of this process's work has ended.
+    """Tells the manager which of this process's work has ended, and forgets that work.
 
-    Most work ends in the order in which it was submitted, so that the oldest is looked at all the
-    time, and the rest a part at a time. Work is known here until the manager was told of its end.
+    Most work ends in the order of its submission: a look takes the oldest, and a part of the rest.
     """
 
     def __init__(self, owner: ProcessId, line: ReporterChannel) -> None:
@@ -103,7 +91,7 @@ class Reporter:
             self._over, self._open = [], {}
         if works and self._line.up():
             with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
-                self._line.tell(self.owner, works, FAREWELL_S)
+                self._line.call("done", self.owner, works, timeout_s=FAREWELL_S)
 
     def follow(self, work: WorkId, made: Any) -> None:
         """Watch a task by what it returns."""
@@ -115,7 +103,7 @@ class Reporter:
         self._changed.set()
 
     def follow_actor(self, work: WorkId, actor: str) -> None:
-        """Say which actor work has become, of whose end Ray tells, and that we are there."""
+        """Tell the manager which actor work has become; Ray tells it of the actor's end."""
         with self._lock:
             self._actors.append((work, actor))
         self._lasting = True
@@ -129,8 +117,13 @@ class Reporter:
     def look(self) -> None:
         """See what has ended, and tell it; what could not be told is told the next time."""
         self._changed.clear()
-        self._tell_of_actors()
-        self._give_back()
+        for work, actor in list(self._actors):
+            self._line.call("begun", work, actor)
+            self._actors.pop(0)
+        self._unused += self.promises.unused()
+        if self._unused:
+            self._line.call("unused", self.owner, self._unused)
+            self._unused = []
         oldest, behind = self._parts()
         if oldest and not self._over:
             self._end(self._line.ended(oldest, POLL_S))
@@ -169,34 +162,23 @@ class Reporter:
         with self._lock:
             self._over.extend(self._open.pop(ref) for ref in refs if ref in self._open)
 
-    def _give_back(self) -> None:
-        self._unused += self.promises.unused()
-        if self._unused:
-            self._line.give_back(self.owner, self._unused)
-            self._unused = []
-
-    def _tell_of_actors(self) -> None:
-        for work, actor in list(self._actors):
-            self._line.begun(work, actor)
-            self._actors.pop(0)
-
     def _tell(self) -> None:
         with self._lock:
             works = list(self._over)
             here = bool(self._open) or self._lasting
         if not works and not (here and time.monotonic() > self._told + HEARTBEAT_S):
             return
-        self._line.tell(self.owner, works, PATIENCE_S)
+        self._line.call("done", self.owner, works)
         self._told = time.monotonic()
         with self._lock:
             del self._over[: len(works)]
 
 
 class _Ray:
-    """The line of a process that is connected to Ray."""
+    """The channel of a process that is connected to Ray."""
 
     def __init__(self, clusters: VirtualClusters) -> None:
-        self._clusters = clusters
+        self.call = clusters.call
         self._connection = _connection()
 
     def up(self) -> bool:
@@ -213,18 +195,9 @@ class _Ray:
             ready, _ = ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
         return ready
 
-    def begun(self, work: WorkId, actor: str) -> None:
-        self._clusters.call("begun", work, actor)
-
-    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
-        self._clusters.call("unused", owner, list(works))
-
-    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
-        self._clusters.call("done", owner, list(works), timeout_s=timeout_s)
-
 
 class _Connection(NamedTuple):
-    """Which Ray a process is connected to, and as whom."""
+    """The Ray that a process is connected to, and its ids there."""
 
     pid: int
     address: str
@@ -232,45 +205,38 @@ class _Connection(NamedTuple):
     process: ProcessId
 
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """What one connection needs of the manager."""
-
-    clusters: VirtualClusters
-    reporter: Reporter
-
-
-_reached: dict[_Connection, _Reached] = {}
+_reached: dict[_Connection, tuple[VirtualClusters, Reporter]] = {}
+"""What the connection of today needs of the manager."""
 _lock = threading.RLock()
 
 
 def reporter() -> Reporter:
-    return _reach().reporter
+    return _reach()[1]
 
 
 def clusters() -> VirtualClusters:
     """The virtual clusters of the Ray cluster that this process is in."""
-    return _reach().clusters
+    return _reach()[0]
 
 
 def ask(method: str, *args: Any) -> Any:
-    """Have the manager do something. FabricError, also where it does not answer."""
+    """Call the manager. FabricError, also where it does not answer."""
     return clusters().call(method, *args)
 
 
 def on_forget(todo: Callable[[], None]) -> None:
-    """Have something forgotten as well, by whoever keeps it."""
+    """Call `todo` too, when Ray is about to be shut down."""
     _forgets.append(todo)
 
 
 def forget() -> None:
-    """Ray is about to be shut down: what is known belongs to the past."""
+    """Drop what belongs to this connection: Ray is about to be shut down."""
     with _lock:
         known = list(_reached.items())
         _reached.clear()
-    for connection, reached in known:
+    for connection, (_, reporter) in known:
         if connection.pid == os.getpid():
-            reached.reporter.close()
+            reporter.close()
     hang_up()
     for todo in _forgets:
         todo()
@@ -282,7 +248,7 @@ def shut_down(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _reach() -> _Reached:
+def _reach() -> tuple[VirtualClusters, Reporter]:
     """Find the manager, unless this connection has found it."""
     connection = _connection()
     found = _reached.get(connection)
@@ -294,7 +260,7 @@ def _reach() -> _Reached:
             reporter = Reporter(connection.process, _Ray(clusters))
             reporter.start()
             _reached.clear()
-            _reached[connection] = _Reached(clusters, reporter)
+            _reached[connection] = clusters, reporter
         return _reached[connection]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..core.records import NODE_LABEL, SchedulingPolicy
@@ -28,7 +28,9 @@ UNDERSTOOD = {
 
 
 def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A placement group inside a virtual cluster is a virtual cluster of its own in there."""
+    """A placement group is a virtual cluster in the current one; it ends with its actor or job."""
+    import ray
+
     cluster = enclosing()
     if cluster is None:
         return original(*args, **kwargs)
@@ -36,17 +38,17 @@ def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     given.apply_defaults()
     asked = {name: value for name, value in given.arguments.items() if name != "name"}
     spec = spec_of(**asked)
-    id = new_group_id()
+    id = secrets.token_hex(14) + ray.get_runtime_context().get_job_id()
     VirtualClusters().create(
         f"pg-{id[:12]}",
         spec,
         parent=cluster,
         wait_s=0.0,
         detached=asked.get("lifetime") == "detached",
-        with_process=_in_actor(),
+        with_process=bool(ray.get_runtime_context().get_actor_id()),
         group=id,
     )
-    return known_group(id, [dict(bundle) for bundle in asked["bundles"]])
+    return private_ray.group_handle(id, asked["bundles"])
 
 
 def spec_of(**asked: Any) -> VirtualCluster:
@@ -74,13 +76,6 @@ def spec_of(**asked: Any) -> VirtualCluster:
     return VirtualCluster(fixed_size_nodes=[FixedSizeNodes(nodes=nodes, scheduling_policy=policy)])
 
 
-def _in_actor() -> bool:
-    """Whether this is an actor: its placement groups end with it, those of tasks with the job."""
-    import ray
-
-    return bool(ray.get_runtime_context().get_actor_id())
-
-
 def remove_group(original: Callable[..., Any], placement_group: Any) -> Any:
     """A placement group that is a virtual cluster ends as one."""
     known = None if placement_group.is_empty else owner_of(placement_group.id.hex())
@@ -89,15 +84,3 @@ def remove_group(original: Callable[..., Any], placement_group: Any) -> Any:
     with contextlib.suppress(NoSuchCluster):  # it ended with what it was in
         VirtualClusters().delete(known[0])
     return None
-
-
-def new_group_id() -> str:
-    """An id for a placement group that does not exist yet."""
-    import ray
-
-    return secrets.token_hex(14) + ray.get_runtime_context().get_job_id()
-
-
-def known_group(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
-    """A placement group of this id, whose bundles Ray need not be asked for."""
-    return private_ray.group_handle(id, sizes)

@@ -1,17 +1,18 @@
-"""How functions of Ray's are wrapped for all who hold them, also those who imported them before.
+"""Wraps functions of Ray's, also for modules that imported them before.
 
-What is wrapped carries a mark, and is never wrapped again: also by another copy of this module.
+A wrapped function carries a mark and is never wrapped again, not by another copy of this module
+either.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
 
 originals: dict[str, Any] = {}
 """What was there before, by the names of functions, and of methods with their classes."""
-
 
 _MARK = "_wrapped_by_fedpilot"
 
@@ -32,10 +33,8 @@ def wrap(cls: type[Any], name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def reroute(function: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace the code of a function, for all who hold it; once."""
-    inner = function
-    while hasattr(inner, "__wrapped__"):
-        inner = inner.__wrapped__
+    """Replace the code of a function, for all modules that hold it; once."""
+    inner = inspect.unwrap(function)
     if hasattr(inner, _MARK):
         return
     setattr(inner, _MARK, True)

@@ -1,9 +1,8 @@
 """Places that the manager has promised to this process for the tasks that it submits next.
 
-To ask the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
-kind one after the other, faster than they end, is promised places for the next of them as well:
-twice as many each time. A promised place is a piece of work in the cluster state, like any that
-waits. What is not used in time is given back.
+A call of the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
+kind in a burst gets places for the next ones with each call, twice as many each time. A promised
+place is work that waits in the cluster state. A place that is not used in time is given back.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class Promises:
             burst.places.extend(places)
 
     def all(self) -> list[WorkId]:
-        """Forget everything; says what has to be given back."""
+        """Forget everything; returns the places to give back."""
         with self._lock:
             bursts, self._bursts = self._bursts, {}
             return [work for each in bursts.values() for work, _ in each.places]
 
     def unused(self) -> list[WorkId]:
-        """Forget what nobody has used in time; says what of it has to be given back."""
+        """Forget the kinds without a task in time; returns the places to give back."""
         with self._lock:
             now = self._clock()
             over = [kind for kind, each in self._bursts.items() if now > each.at + KEEP_S]

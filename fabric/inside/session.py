@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.records import ROOT, has_started
-from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, SpecError
-from ..host.users import USER_VARIABLE, current_user
+from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime
 from ..ray import private_ray
 from ..spec import VirtualCluster
 from . import context, hooks, manager_client
@@ -26,8 +25,6 @@ WAIT_S = 24 * 3600.0
 
 POLL_S = 0.5
 """Seconds between two looks whether a virtual cluster that others made has its places."""
-
-HOOK = "worker_process_setup_hook"
 
 
 def init(
@@ -41,28 +38,20 @@ def init(
 ) -> VirtualClusterInfo | None:
     """Initialize Ray as `ray.init` does, and work inside a virtual cluster from then on.
 
-    `virtual_cluster` is a spec, for a virtual cluster that begins now and ends with this job, or
-    the name of one that is there, or waits for its places. Without it the job runs in the default
-    virtual cluster, that is, on all of Ray that is free, and can enter others by `with`. Waits for
-    `wait_s` seconds at most in the queue; then raises NotInTime. SpecError, NeverFits,
-    NoSuchCluster.
+    `virtual_cluster` is the spec of one that begins now and ends with this job, or the name of one
+    that is there, or waits. Without it the job runs on all of Ray that is free, and can enter
+    others by `with`. NotInTime after `wait_s` in the queue; SpecError, NeverFits, NoSuchCluster.
     """
     private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
     import ray
 
     if not ray.is_initialized():
         manager_client.forget()
-    given = virtual_cluster or _of_the_job()
+    given = virtual_cluster or os.environ.get(context.JOB_VARIABLE)
     if isinstance(given, Mapping):
         given = VirtualCluster.from_dict(given)
     name = given if isinstance(given, str) else f"job-{secrets.token_hex(4)}"
-    env = dict(runtime_env or {})
-    if env.get(HOOK, hooks.SETUP_HOOK) != hooks.SETUP_HOOK:
-        raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
-    env[HOOK] = hooks.SETUP_HOOK
-    if given is not None:
-        ours = {USER_VARIABLE: current_user()}
-        env["env_vars"] = {**ours, **env.get("env_vars", {}), context.JOB_VARIABLE: name}
+    env = hooks.environment_inside(None if given is None else name, runtime_env)
     ray.init(address, runtime_env=env, **options)
     try:
         hooks.install()
@@ -163,14 +152,4 @@ def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
         try:
             found = asking.show(name)
         except NoSuchCluster:
-            raise NotInTime(name, time.monotonic() - began, _why_over(asking, name)) from None
-
-
-def _why_over(asking: VirtualClusters, name: str) -> str:
-    told = [each for each in asking.history() if each["cluster"] == name]
-    return str(told[-1]["reason"]) if told else "it was deleted"
-
-
-def _of_the_job() -> str | None:
-    """The virtual cluster that a submitted job was given."""
-    return os.environ.get(context.JOB_VARIABLE)
+            raise NotInTime(name, time.monotonic() - began, asking.ending(name)) from None

@@ -1,8 +1,7 @@
 """Ray's state of tasks, actors and objects, of the current virtual cluster only.
 
-Ray's state API tells of whole jobs and of placement groups. A task or an actor is in a virtual
-cluster if its placement group is one of its own or of those inside it, now or before. The API is a
-part of Ray's dashboard; what it reads is asked for here without it.
+A task or an actor is in a virtual cluster if its placement group belongs, or belonged, to the
+cluster or to one inside it. Ray's state API is a part of its dashboard; this works without one.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ from .virtual_clusters import VirtualClusters
 Row = Mapping[str, Any]
 
 ALL = 2**31 - 1
-"""More rows than there are. A limit would count those of the whole Ray cluster, and leave out some
-of the virtual cluster in silence."""
-
-CHANNEL = (("grpc.max_receive_message_length", -1),)
-"""Without, no answer is taken that tells of more than a few thousand tasks."""
+"""More rows than there are: a limit would count those outside of the virtual cluster as well."""
 
 TIMEOUT_S = 30
 TASK_ID = 48
@@ -59,7 +54,7 @@ def of_work(
 ) -> list[Row]:
     """The objects that these tasks made, or that processes of theirs or of these actors hold.
 
-    Ray tells of who holds an object by the address of the machine, of work by the id of its node.
+    Ray gives the address of the machine that holds an object, and the node's id for work.
     """
     tasks = list(tasks)
     addresses = {each["node_id"]: each["node_ip"] for each in nodes}
@@ -109,7 +104,7 @@ async def _ask(what: str, address: str) -> Any:
     aggregator: Any = importlib.import_module("ray.dashboard.state_aggregator")
     manager: Any = importlib.import_module("ray.util.state.state_manager")
     common: Any = importlib.import_module("ray.util.state.common")
-    channel, source = private_ray.channel(address, CHANNEL), None
+    channel, source = private_ray.channel(address), None
     try:
         source = manager.StateDataSourceClient(channel, manager.GcsClient(address=address))
         for method in ("get_all_task_info", "get_all_actor_info", "get_object_info"):
@@ -127,10 +122,7 @@ async def _ask(what: str, address: str) -> Any:
 
 
 def lacking(what: str, answer: Any) -> str | None:
-    """What an answer of Ray's does not tell of; None if that is nothing.
-
-    Ray forgets the oldest tasks and the actors that died first, when there are too many.
-    """
+    """What an answer of Ray's leaves out: it forgets the oldest tasks and dead actors. Or None."""
     if answer.partial_failure_warning:
         return f"Ray does not tell of all {what}: {answer.partial_failure_warning}"
     forgotten = answer.total - answer.num_after_truncation

@@ -6,20 +6,20 @@ import functools
 import inspect
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.places.groups import GroupId, group_id
 from ..core.records import NODE_LABEL, ClusterId, WorkId
 from ..core.resources import Resources
 from ..core.routing.work import alike
-from ..core.selectors import Condition, DoesNotExist, Exists, In, parse
+from ..core.selectors import Condition, DoesNotExist, Exists, In, Selector, parse
 from ..errors import SpecError, TooLarge
 from ..manager.routing.messages import Ask, Placed
-from ..ray.private_ray import captures
-from .context import current_id, is_placement_group, own_bundle, own_group
+from ..ray.private_ray import captures, group_handle, own_group
+from .context import current_id, is_placement_group, own_bundle
 from .introspection import attainable_of
 from .manager_client import ask, clusters, reporter
-from .nested_groups import known_group
 from .patching import originals
 
 OURS = "fedpilot.fabric.manager_actor"
@@ -85,10 +85,7 @@ def _class_name(target: Any) -> str:
 
 
 def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Have one for this process, which tells of its virtual cluster, and asks for no machines.
-
-    Ray's is one for all jobs, and stays.
-    """
+    """Have one for this process only, which shows its virtual cluster and asks for no machines."""
     nodes = functools.partial(attainable_nodes, cluster)
     answers = {"get_cluster_nodes": nodes, "send_resources_request": ask_for_nothing}
     known = inspect.signature(target.__ray_metadata__.modified_class.__init__).parameters
@@ -113,10 +110,10 @@ def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
 def _route(
     cluster: str, options: Mapping[str, Any], *, actor: bool, function: str
 ) -> tuple[WorkId, dict[str, Any]] | None:
-    """Ask where work runs, and submit it so; None to submit it as it is.
+    """The id and the options that send work to its place; None to submit it as it is.
 
-    If there is no room elsewhere, it waits for that of what submits it, which Ray frees while that
-    waits for it, or when that ends.
+    If there is no room elsewhere, it waits for the room of its parent, which Ray frees while the
+    parent waits for it, or when the parent ends.
     """
     from ray.util.scheduling_strategies import (
         NodeAffinitySchedulingStrategy,
@@ -131,25 +128,32 @@ def _route(
         return None  # a placement group that captures what is submitted inside of it
     demand = _demand(options, actor=actor)
     selector = {k: parse(text) for k, text in (options.get("label_selector") or {}).items()}
-    affinity: dict[str, Condition] = {}
     soft = False
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        affinity, soft = {NODE_LABEL: In(strategy.node_id)}, bool(strategy.soft)
+        wanted, soft = {**selector, NODE_LABEL: In(strategy.node_id)}, bool(strategy.soft)
     else:
-        affinity = named_by(demand, originals["nodes"])
+        wanted = {**selector, **named_by(demand, originals["nodes"])}
     demand = demand.without({name for name, _ in demand.units if name.startswith(A_MACHINE)})
-    wanted = {**selector, **affinity}
     nested = here is not None
     if not (actor or nested or soft):
         return _sent(options, *_place_in_burst(cluster, demand, wanted, function), demand)
-    id = _new_work(ClusterId(cluster))
-    place = functools.partial(_place, cluster, id, demand, actor=actor, function=function)
-    placed = place(wanted, wait=not nested, soft=soft, affinity=affinity)
+    asked = Ask(
+        id=_new_work(ClusterId(cluster)),
+        cluster=ClusterId(cluster),
+        demand=demand,
+        selector=wanted,
+        owner=reporter().owner,
+        actor=actor,
+        function=function,
+        wait=not nested,
+    )
+    elsewhere = selector if soft else None
+    placed = _place(asked, elsewhere)
     if placed is None:  # no room anywhere else: it can always wait for that of its parent
         inside = _own_place() if not wanted and demand.fits(_assigned()) else None
-        placed = place(wanted, wait=True, soft=soft, affinity=affinity, inside=inside)
+        placed = _place(replace(asked, wait=True, inside=inside), elsewhere)
     assert placed is not None
-    sent = _sent(options, id, placed, demand)
+    sent = _sent(options, asked.id, placed, demand)
     if actor and options.get("num_cpus") is None:
         sent[1]["num_cpus"] = 0
     return sent
@@ -169,7 +173,7 @@ def _sent(
         }
     sizes = [dict(size) for size in placed.sizes] or [demand.to_ray() or {"CPU": 0.0001}]
     sent["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-        placement_group=known_group(placed.group, sizes),
+        placement_group=group_handle(placed.group, sizes),
         placement_group_bundle_index=placed.bundle,
         placement_group_capture_child_tasks=True,
     )
@@ -177,7 +181,7 @@ def _sent(
 
 
 def _place_in_burst(
-    cluster: str, demand: Resources, selector: Mapping[str, Condition], function: str
+    cluster: str, demand: Resources, selector: Selector, function: str
 ) -> tuple[WorkId, Placed]:
     """The place of a task that may wait: one that was promised, or one that is asked for."""
     promises = reporter().promises
@@ -222,48 +226,15 @@ def _new_work(cluster: ClusterId) -> WorkId:
     return WorkId(group_id(cluster, secrets.token_hex(10), job))
 
 
-def _place(
-    cluster: str,
-    id: WorkId,
-    demand: Resources,
-    selector: Mapping[str, Condition],
-    *,
-    actor: bool,
-    function: str,
-    wait: bool,
-    soft: bool,
-    affinity: Mapping[str, Condition],
-    inside: tuple[GroupId, int] | None = None,
-) -> Placed | None:
-    asked = Ask(
-        id=id,
-        cluster=ClusterId(cluster),
-        demand=demand,
-        selector=selector,
-        owner=reporter().owner,
-        actor=actor,
-        function=function,
-        wait=wait,
-        inside=inside,
-    )
+def _place(asked: Ask, elsewhere: Selector | None) -> Placed | None:
+    """Ask where work runs; with the selector `elsewhere` where its own can never be met."""
     try:
-        found: Placed | None = ask("place", asked)
+        placed: Placed | None = ask("place", asked)
+        return placed
     except TooLarge as error:
-        if soft:
-            plain = {k: v for k, v in selector.items() if k not in affinity}
-            return _place(
-                cluster,
-                id,
-                demand,
-                plain,
-                actor=actor,
-                function=function,
-                wait=wait,
-                soft=False,
-                affinity={},
-            )
-        raise _never_runs(cluster, error) from error
-    return found
+        if elsewhere is None:
+            raise _never_runs(asked.cluster, error) from error
+    return _place(replace(asked, selector=elsewhere), None)
 
 
 def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
@@ -288,8 +259,7 @@ def named_by(
 ) -> dict[str, Condition]:
     """The machines that work names by their resources, as `node:10.0.0.7`; ValueError without any.
 
-    Ray gives each machine such a resource so that work can be sent there. It is not shared out, so
-    it says where work runs and is not asked for.
+    Ray gives each machine such a resource. It says where work runs, and is not asked for.
     """
     wanted = [name for name, _ in demand.units if name.startswith(A_MACHINE)]
     if not wanted:
@@ -307,16 +277,12 @@ def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options:
     if labels:
         if current_id() is None:
             raise SpecError("node_labels: there are no virtual nodes here; enter a virtual cluster")
-        options["label_selector"] = {**(options.get("label_selector") or {}), **as_text(labels)}
+        for label, condition in labels.items():
+            if isinstance(condition, Exists | DoesNotExist):
+                raise SpecError(f"node_labels.{label}: wanted In or NotIn, found {condition}")
+        said = {label: str(condition) for label, condition in labels.items()}
+        options["label_selector"] = {**(options.get("label_selector") or {}), **said}
     return original(self, *given, **options)
-
-
-def as_text(labels: Mapping[str, Condition | str]) -> dict[str, str]:
-    """Conditions as Ray writes them."""
-    for label, condition in labels.items():
-        if isinstance(condition, Exists | DoesNotExist):
-            raise SpecError(f"node_labels.{label}: wanted In or NotIn, found {condition}")
-    return {label: str(condition) for label, condition in labels.items()}
 
 
 def _assigned() -> Resources:

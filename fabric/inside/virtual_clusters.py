@@ -1,7 +1,6 @@
 """VirtualClusters: the virtual clusters of the Ray cluster that this process is in.
 
-Any driver, task or actor may ask; the answers come from the cluster's manager, which is made when
-the first of them asks.
+The cluster's manager answers; the first process that asks makes it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RETRY_S = 0.1
 """Seconds until the manager is asked again that has died."""
 
 SLICE_S = 5.0
-"""How long one call waits for places. Each that waits takes one of the manager's ears."""
+"""How long one call waits for places: each takes one of the manager's `CALLS` meanwhile."""
 
 
 class VirtualClusters:
@@ -52,15 +51,16 @@ class VirtualClusters:
         with_process: bool = False,
         group: str | None = None,
     ) -> Mapping[str, Any]:
-        """Reserve a virtual cluster: all that it needs at once, or it waits for it.
+        """Reserve a virtual cluster: it gets all its places at once, or waits.
 
         Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after `wait_s`
-        seconds at most; what it holds, `show` tells. In state `waiting` it goes on waiting until it
-        gets its places, `deadline_s` seconds are over, or it is deleted.
-        It ends with the job of this process unless it is `detached`, and with this process if it is
-        to end `with_process`. Its placement group gets the id `group`, if that is given. Raises
-        SpecError, NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
+        seconds at most. It goes on waiting until it gets its places, for `deadline_s` at most.
+        It ends with the job of this process unless it is `detached`, and `with_process` with this
+        process. `group` is the id for its placement group. Raises SpecError, NameTaken,
+        NoSuchCluster for the parent, NeverFits, NotInTime.
         """
+        import ray
+
         now = time.time()
         entry = Entry(
             request=spec.request(
@@ -70,17 +70,14 @@ class VirtualClusters:
                 deadline=None if deadline_s is None else now + deadline_s,
             ),
             spec=spec.to_dict(),
-            owner=None if detached else _job(),
+            owner=None if detached else JobId(ray.get_runtime_context().get_job_id()),
             user=current_user(),
             process=_worker() if with_process and not detached else None,
             asked_at=now,
             group=None if group is None else GroupId(group),
         )
-        return self._ask_again(entry, time.monotonic() + wait_s)
-
-    def _ask_again(self, entry: Entry, end: float) -> Mapping[str, Any]:
-        """Ask for the same until it has its places or time is up; it is asked for once."""
-        while True:
+        end = time.monotonic() + wait_s
+        while True:  # the same request again: it is in the queue once
             left = max(0.0, end - time.monotonic())
             found: Mapping[str, Any] = self.call(
                 "create", entry, min(left, SLICE_S), patience_s=left
@@ -93,20 +90,18 @@ class VirtualClusters:
         self.call("check", spec.request(name, parent=ClusterId(parent)))
 
     def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; says which.
+        """End a virtual cluster and all inside it; returns which.
 
-        NoSuchCluster; NotYours for what another user asked for, unless it is forced, which the
-        history then says.
+        NoSuchCluster; NotYours for another user's, unless `force`, which the history then shows.
         """
         asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
         ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
 
     def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
-        """Ask again for what was lost with a head before: these, or all detached ones.
+        """Ask again for these virtual clusters of a lost head, or for all detached ones.
 
-        Says what was `restored`, each with its state, and what was `refused`, with the reason.
-        NoSuchCluster for a name that is neither gone nor there.
+        Returns the `restored` with their states, the `refused` with reasons. NoSuchCluster.
         """
         found: Mapping[str, Any] = self.call("restore", tuple(names), current_user())
         return found
@@ -131,6 +126,11 @@ class VirtualClusters:
         found: tuple[Mapping[str, Any], ...] = self.call("history")
         return found
 
+    def ending(self, name: str) -> str:
+        """Why a virtual cluster ended, as far as that is remembered."""
+        told = [e for e in self.history() if (e["cluster"], e["event"]) == (name, "ended")]
+        return str(told[-1]["reason"]) if told else "it was deleted"
+
     def call(
         self,
         method: str,
@@ -138,10 +138,9 @@ class VirtualClusters:
         patience_s: float = 0.0,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Any:
-        """Have the manager do something; FabricError, also where it does not answer in time.
+        """Call a method of the manager, perhaps twice; FabricError if it does not answer in time.
 
-        It waits for a manager that Ray starts again. It forgets one that was killed for good, and
-        finds or makes its successor. Whatever is asked may be asked twice.
+        Waits for a manager that Ray starts again; finds or makes the successor of one that is dead.
         """
         end = time.monotonic() + patience_s + timeout_s
         while True:
@@ -160,12 +159,6 @@ class VirtualClusters:
         from ..manager.actor import find_or_create
 
         return find_or_create(self._settings)
-
-
-def _job() -> JobId:
-    import ray
-
-    return JobId(ray.get_runtime_context().get_job_id())
 
 
 def _worker() -> ProcessId | None:

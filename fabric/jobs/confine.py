@@ -2,7 +2,7 @@
 
 `python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py`, on any machine of the
 Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing of it.
-That name stays, whatever room this module is in (`pickle_names.py`).
+That name stays when this module moves (`pickle_names.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ try:
 except OSError as error:
     sys.exit(f"fedpilot: {sys.argv[2]}: {error.strerror}")
 """
-"""Becomes the command, and is killed with us, whatever kills us."""
+"""Becomes the command, and is killed with this process, however that dies."""
 
 SAYS = "fedpilot: "
 """How the lines begin that are not of the command."""
@@ -127,21 +127,20 @@ def run(
 ) -> int:
     """Run a command once its virtual cluster has its places; its exit code.
 
-    What we have reserved ends with us, as with every process that reserves, however we end.
+    What we have reserved ends with this process, however it ends.
     """
-    place = asking.show(given.name) if given.join else _reserve(asking, given)
+    if given.join:
+        place = asking.show(given.name)
+    else:
+        place = asking.create(
+            given.name,
+            VirtualCluster.from_dict(json.loads(given.spec)),
+            priority=given.priority,
+            deadline_s=given.deadline,
+            wait_s=FIRST_WAIT_S,
+        )
     _wait(asking, place)
     return _child(command, environment(given.name, address), lambda: _loss(asking, place))
-
-
-def _reserve(asking: VirtualClusters, given: argparse.Namespace) -> Mapping[str, Any]:
-    return asking.create(
-        given.name,
-        VirtualCluster.from_dict(json.loads(given.spec)),
-        priority=given.priority,
-        deadline_s=given.deadline,
-        wait_s=FIRST_WAIT_S,
-    )
 
 
 def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
@@ -158,7 +157,7 @@ def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
         pause = min(LAST_POLL_S, 1.2 * pause)
         found = _now(asking, place)
     if not found:  # asking for it once more would bring it back
-        raise NotInTime(name, time.monotonic() - began, _why_over(asking, name))
+        raise NotInTime(name, time.monotonic() - began, asking.ending(name))
     _say(f"virtual cluster {name} is {found['state']}; {READY}")
 
 
@@ -172,16 +171,11 @@ def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
-    """Why a virtual cluster is no more; None while it is there, or nobody can tell."""
+    """Why a virtual cluster has ended; None while it is there, or the manager does not answer."""
     try:
-        return None if _now(asking, place) else _why_over(asking, place["id"])
+        return None if _now(asking, place) else asking.ending(place["id"])
     except FabricError:
         return None
-
-
-def _why_over(asking: VirtualClusters, name: str) -> str:
-    told = [e["reason"] for e in asking.history() if (e["cluster"], e["event"]) == (name, "ended")]
-    return str(told[-1]) if told else "it was deleted"
 
 
 def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:
@@ -201,7 +195,7 @@ def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], st
         watching.start()
         try:
             code = child.wait()
-        except BaseException:  # whoever told us has told the command: Ray tells all processes
+        except BaseException:  # the command was told too: Ray tells all processes
             _end(child.pid, told=True)
             raise
         finally:

@@ -13,15 +13,13 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.audit import NAMES
 from ..core.records import ROOT, WAITING
 from ..errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
-from ..host.users import USER_VARIABLE, current_user
-from ..inside.context import JOB_VARIABLE
-from ..inside.hooks import SETUP_HOOK
+from ..inside.hooks import environment_inside
 from ..inside.virtual_clusters import VirtualClusters
 from ..ray import private_ray
 from ..spec import VirtualCluster
@@ -32,8 +30,6 @@ JOINED, COMMAND = "fedpilot.joined", "fedpilot.command"
 
 LOGS = ", last available logs (truncated to 20,000 chars):"
 """What Ray ends the first line with where a log follows."""
-
-HOOK = "worker_process_setup_hook"
 
 INSTALLER = re.compile(r"^\s*(?:ERROR|error): *(.+)$", re.MULTILINE)
 """How pip and uv say what went wrong."""
@@ -68,17 +64,7 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """The job as a document."""
-        return {
-            "id": self.id,
-            "status": self.status,
-            "message": self.message,
-            "entrypoint": self.entrypoint,
-            "started": self.started,
-            "ended": self.ended,
-            "virtual_cluster": self.virtual_cluster,
-            "joined": self.joined,
-            "cluster": self.cluster,
-        }
+        return asdict(self)
 
 
 class Jobs:
@@ -106,10 +92,9 @@ class Jobs:
         deadline_s: float | None = None,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> str:
-        """Have Ray run a command inside a virtual cluster of its own, or inside `join`.
+        """Have Ray run a command in a virtual cluster of its own, or in `join`; returns its id.
 
-        Returns the id of the job. Refuses at once what could never be: SpecError, NeverFits,
-        NoSuchCluster for `join`.
+        Refuses at once what could never run: SpecError, NeverFits, NoSuchCluster for `join`.
         """
         import ray
 
@@ -128,21 +113,12 @@ class Jobs:
             confine += ["--spec", json.dumps(given.to_dict()), "--priority", str(priority)]
         if deadline_s is not None:
             confine += ["--deadline", str(deadline_s)]
-        env = dict(runtime_env or {})
-        if HOOK in env:
-            raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
-        ours = {USER_VARIABLE: current_user()}
-        env["env_vars"] = {**ours, **env.get("env_vars", {}), JOB_VARIABLE: name}
-        env[HOOK] = SETUP_HOOK
+        metadata = {NAMES: name, COMMAND: shlex.join(command)} | ({JOINED: "yes"} if join else {})
         self._submit(
             id,
             entrypoint=shlex.join([*confine, "--", *command]),
-            runtime_env=env,
-            metadata={
-                NAMES: name,
-                COMMAND: shlex.join(command),
-                **({JOINED: "yes"} if join else {}),
-            },
+            runtime_env=environment_inside(name, runtime_env),
+            metadata=metadata,
         )
         return id
 
@@ -167,17 +143,15 @@ class Jobs:
 
     def list(self) -> list[Job]:
         """All jobs that were submitted, the latest first."""
-        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
-        jobs = [each for each in self._client.list_jobs() if each.submission_id]
-        found = [self._job(each, clusters) for each in jobs]
+        clusters = self._documents()
+        found = [self._job(e, clusters) for e in self._client.list_jobs() if e.submission_id]
         return sorted(found, key=lambda job: -(job.started or 0.0))
 
     def show(self, id: str) -> Job:
         """One job. NoSuchJob."""
         with _of(id):
             found = self._client.get_job_info(id)
-        clusters = {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
-        return self._job(found, clusters)
+        return self._job(found, self._documents())
 
     def logs(self, id: str) -> str:
         """What a job has printed so far, or why Ray could not start it. NoSuchJob."""
@@ -210,6 +184,9 @@ class Jobs:
         """Tell a job to end; False if it had ended. NoSuchJob."""
         with _of(id):
             return bool(self._client.stop_job(id))
+
+    def _documents(self) -> dict[str, Mapping[str, Any]]:
+        return {each["id"]: each for each in self.clusters.snapshot()["clusters"]}
 
     def _job(self, found: Any, clusters: Mapping[str, Mapping[str, Any]]) -> Job:
         metadata = found.metadata or {}
@@ -249,10 +226,9 @@ def _of(id: str) -> Iterator[None]:
 
 
 def reason_in(message: str | None) -> str:
-    """Why a job ended: what was said last, unless that is of the command; else what Ray says.
+    """Why a job ended: our last line, if it is the last of the log; else what Ray or pip says.
 
-    Ray's message ends with the last lines of the log where the job has failed, and with those of
-    pip where pip could not install what the job needs.
+    Ray's message ends with the last lines of the log, or of pip, where the job has failed.
     """
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]

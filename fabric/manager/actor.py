@@ -1,8 +1,8 @@
 """The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
 
-Every driver, task and actor of the cluster finds it by its name; whoever comes first makes it. Ray
-starts it again when it dies, and whoever was not answered asks again, so all of its methods may be
-called twice. Its state is a file in the folder of Ray's session on that machine.
+Every process of the cluster finds it by its name; the first one makes it. Ray starts it again when
+it dies, and callers ask again, so each of its methods may be called twice. Its state is a file in
+the folder of Ray's session, the same folder on all machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ..ray.manager_deaths import not_told
 from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
 from .reconciler import Reconciler
-from .restore import restore
 from .routing.messages import Ask, Placed
 from .rpc import Address, Port
 from .settings import KeeperSettings
@@ -59,7 +58,7 @@ class ManagerActor:
         self._address: Address | None = None
         self._head: HeadFile | None = None
         self._lock: int | None = None
-        # The loop exists once there is a call: this one comes without anybody asking.
+        # The loop exists once there is a call: the actor makes the first one itself.
         ray.get_runtime_context().current_actor.begin.remote()
 
     async def begin(self) -> None:
@@ -106,7 +105,9 @@ class ManagerActor:
         reconciler = await self._reconciler()
         if self._head is None:
             raise FabricError("what was on heads before cannot be read: its log says why")
-        found = restore(reconciler, self._head.record, names, user, time.time())
+        restored, refused = reconciler.restore(self._head.record, names, user)
+        brief = Snapshot(reconciler).brief
+        found = {"restored": [brief(name) for name in restored], "refused": refused}
         await self._record(reconciler)
         return found
 
@@ -163,8 +164,7 @@ class ManagerActor:
         reconciler.admission.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
-        """Whose a placement group is: its virtual cluster, the one that is in, and whether it was
-        asked for as a placement group. None if it is none of ours."""
+        """A group's virtual cluster, its parent, and whether it is a nested placement group."""
         state = (await self._reconciler()).state
         if group not in state.groups:
             return None
@@ -215,7 +215,7 @@ class ManagerActor:
             )
             await reconciler.start()
         except BaseException:
-            file.close()  # whoever begins again opens it
+            file.close()  # the next attempt opens it
             raise
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
@@ -264,10 +264,10 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
-            max_task_retries=0,  # Ray tells the drivers of each: whoever calls asks again itself
+            max_task_retries=0,  # Ray tells drivers of each; callers ask again themselves
             max_concurrency=CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
-        ).remote(_folder(), settings or KeeperSettings())
+        ).remote(str(Path(private_ray.session_folder()) / "fedpilot"), settings or KeeperSettings())
     not_told(manager)
     return manager
 
@@ -277,8 +277,3 @@ def _head() -> str:
         if node["Alive"] and "node:__internal_head__" in node["Resources"]:
             return str(node["NodeID"])
     raise FabricError("this Ray cluster has no head machine that is alive")
-
-
-def _folder() -> str:
-    """A folder that lives as long as this Ray cluster: of its session, the same on all machines."""
-    return str(Path(private_ray.session_folder()) / "fedpilot")

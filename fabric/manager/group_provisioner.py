@@ -60,7 +60,8 @@ class GroupProvisioner:
         """What the names of our placement groups begin with."""
         self._patience_s = patience_s
         self._on_there = on_there
-        self._orders: list[Order] = []
+        self._next = Order()
+        """What has been ordered and has not begun."""
         self._doing: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[GroupId] = Counter()
         self._touched: dict[MachineId, float] = {}
@@ -76,7 +77,7 @@ class GroupProvisioner:
     @property
     def ordered(self) -> bool:
         """Whether there are orders that have not begun."""
-        return bool(self._orders)
+        return bool(self._next.remove or self._next.make)
 
     @property
     def in_flight(self) -> set[GroupId]:
@@ -106,15 +107,12 @@ class GroupProvisioner:
         make: Iterable[PlacementGroupRecord] = (),
     ) -> None:
         """Order what is begun once the cluster state is saved."""
-        self._orders.append(Order(list(remove), list(make)))
+        self._next.remove += remove
+        self._next.make += make
 
     def begin(self) -> Order:
         """Begin all that was ordered, as one: what is made may need the room of what goes."""
-        orders, self._orders = self._orders, []
-        order = Order(
-            [group for each in orders for group in each.remove],
-            [group for each in orders for group in each.make],
-        )
+        order, self._next = self._next, Order()
         if not (order.remove or order.make):
             order.removed.set()
             return order
@@ -123,11 +121,6 @@ class GroupProvisioner:
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
         return order
-
-    async def settled(self) -> None:
-        """Wait until everything that was ordered is done."""
-        while self._doing:
-            await asyncio.gather(*self._doing)
 
     async def _carry_out(self, order: Order) -> None:
         try:
@@ -168,16 +161,12 @@ class GroupProvisioner:
         seen = await self._try(self._ray.look(group.id), otherwise=None)
         known = self._state.groups.get(group.id)
         if seen is not None and known is not None:
-            self.found(seen)
+            self._hosts[seen.id] = seen.hosts
             self._touch(known)
             self._on_there(known, seen)
 
     async def _room(self, group: PlacementGroupRecord) -> None:
-        """Wait until Ray knows of the room that we have just made.
-
-        It takes Ray a tenth of a second to see that a placement group is gone. One that is asked
-        for before that is put off by up to a second.
-        """
+        """Wait until Ray sees the room that we made: else it puts the group off by up to 1 s."""
         until = self._made_room + ROOM_S
         while self._clock() < until:
             free = await self._try(self._ray.available(), otherwise=None)
@@ -193,11 +182,9 @@ class GroupProvisioner:
             return otherwise
 
     def _touch(self, group: PlacementGroupRecord) -> None:
-        """What Ray tells of these machines may be of before, for a while."""
-        pinned = {piece.machine for piece in group.pieces if piece.machine is not None}
-        hosts = {host for host in self._hosts.get(group.id, ()) if host is not None}
-        machines = pinned | hosts
-        self._touched.update(dict.fromkeys(machines, self._clock()))
+        """Ray's view of these machines may be out of date for a while."""
+        machines = {*(piece.machine for piece in group.pieces), *self._hosts.get(group.id, ())}
+        self._touched.update((each, self._clock()) for each in machines if each is not None)
 
 
 def fits(

@@ -1,12 +1,11 @@
 """Reconciler: makes Ray agree with the state of one Ray cluster's virtual clusters.
 
-Whatever is decided is written into the state first, then into its file, and only then done. A
-turn of the loop looks at all of Ray and sets right what differs, so that a crash between any two
-steps costs nothing: a placement group that is in the state is made, one of ours that is not is
-removed, one that is not ours is never touched.
+A decision is written into the state first, then into its file, and only then carried out. A turn of
+the loop looks at all of Ray and sets right what differs, so a crash between any two steps costs
+nothing: a placement group of the state is made, one of ours that is not in it is removed, and one
+that is not ours is never touched.
 
-It runs in one event loop and never waits between reading the state and writing it. What it finds
-out it has the admission controller write down; `Statuses` says how the virtual clusters are.
+It runs in one event loop and never waits between reading the state and writing it.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from ..core.audit import Escape, escapes, jobs_in
 from ..core.cluster_state import Entry, JobId
+from ..core.heads import HeadRecord, gone_of, restorable
 from ..core.ledger import LedgerError
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
 from ..core.records import (
@@ -35,8 +36,9 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work
-from ..errors import NameTaken, NoSuchCluster, NotInTime, NotYours
+from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, RayControl, Seen
+from ..spec import VirtualCluster
 from .admission.bundler import Bundler
 from .admission.controller import AdmissionController, has_places
 from .files.ledger_file import LedgerFile
@@ -48,6 +50,8 @@ from .settings import KeeperSettings
 from .status import Statuses
 
 PREFIX = "fedpilot"
+ASKED = attrgetter("spec", "owner", "request.parent")
+"""What is the same where a virtual cluster is asked for again."""
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +84,7 @@ class Reconciler:
             self.state, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
         )
         self.router = Router(self._bundler, clock)
-        """Whom to ask where work runs; `admission.commit` has it done."""
+        """Says where work runs; `admission.commit` carries it out."""
         self.admission = AdmissionController(
             file, self._provisioner, self._bundler, self.router, self.statuses, clock=clock
         )
@@ -96,20 +100,16 @@ class Reconciler:
         await self.turn(everything=True)
 
     async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
-        """Let a virtual cluster in, or have it wait; says in which state it is after `wait_s`.
+        """Admit a virtual cluster, or have it wait; returns its state after `wait_s`.
 
-        Asking again for the same is answered like the first time. NameTaken, NoSuchCluster for its
-        parent, NeverFits; NotInTime once its deadline is over.
+        Asking again is answered alike. NameTaken, NoSuchCluster for its parent, NeverFits;
+        NotInTime once its deadline is over.
         """
         id = entry.request.id
         known = self.state.entries.get(id)
         if known is None:
             self.admission.enter(entry)
-        elif (known.spec, known.owner, known.request.parent) != (
-            entry.spec,
-            entry.owner,
-            entry.request.parent,
-        ):
+        elif ASKED(known) != ASKED(entry):
             raise NameTaken(id)
         end = self._clock() + wait_s
         while id in self.state.entries and not has_started(self.statuses.state(id)):
@@ -124,10 +124,10 @@ class Reconciler:
     async def delete(
         self, id: ClusterId, key: str = "", *, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; says which, children before their parents.
+        """End a virtual cluster and all inside it; returns which, children before their parents.
 
-        Asking again with the same key is answered like the first time. NoSuchCluster; NotYours if
-        any of them is another user's and it is not to be forced.
+        Asking again with the same key is answered alike. NoSuchCluster; NotYours if any of them is
+        another user's and it is not to be forced.
         """
         if key in self.state.answers:
             return self.state.answers[key]
@@ -143,6 +143,38 @@ class Reconciler:
         order = self.admission.commit()
         await order.removed.wait()
         return ended
+
+    def restore(
+        self, record: HeadRecord, names: Sequence[str], user: str
+    ) -> tuple[list[ClusterId], dict[str, str]]:
+        """Ask again for these virtual clusters of heads before, or for all detached ones.
+
+        Returns which are restored, each to its old user, and why others are not. Asking again is
+        answered alike. NoSuchCluster, before any change, for a name that is neither gone nor there.
+        """
+        entries, now = self.state.entries, self._clock()
+        gone = gone_of(record, entries, now)
+        for name in names:
+            if name not in entries and all(each.id != name for each in gone):
+                raise NoSuchCluster(name, [each.id for each in gone])
+        found = restorable(gone, entries, names, now)
+        refused = dict(found.refused)
+        restored = [ClusterId(name) for name in names if name in entries]
+        for lost in found.again:
+            try:
+                request = VirtualCluster.from_dict(lost.spec).request(
+                    lost.id, parent=lost.parent, priority=lost.priority, deadline=lost.deadline
+                )
+                entry = Entry(request=request, spec=lost.spec, user=lost.user, asked_at=now)
+                self.admission.enter(entry)
+            except NoSuchCluster:
+                refused[lost.id] = f"{lost.parent}, which it was inside of, has no places yet"
+            except FabricError as error:
+                refused[lost.id] = str(error)
+            else:
+                self.statuses.note(lost.id, "restored", f"by {user or 'an unknown user'}")
+                restored.append(lost.id)
+        return restored, refused
 
     def attach(self, id: ClusterId, job: JobId) -> None:
         """A job works inside a virtual cluster, and should take nothing beyond it."""
@@ -173,8 +205,7 @@ class Reconciler:
     async def turn(self, *, everything: bool = False) -> None:
         """Look at Ray, and set right what differs from the cluster state.
 
-        `everything` also looks for placement groups that wait for places and are in no book. Only a
-        reconciler that ended before its time leaves such.
+        `everything` also finds groups that wait and that a crashed reconciler has left behind.
         """
         if self._clock() >= self._knocked + self._settings.knock_s:
             self._knocked = self._clock()
@@ -194,7 +225,9 @@ class Reconciler:
         self._see_machines(seen)
         self._see_groups(seen, skip)
         self._see_jobs(seen, before)
-        self._see_processes(over)
+        for entry in list(self.state.entries.values()):
+            if entry.process in over and entry.request.id in self.state.entries:
+                self.admission.end(entry.request.id, "the process that asked for it ended")
         self._see_others(seen)
         self.admission.refill()
         self.router.look(seen.in_use, dead, over)
@@ -253,8 +286,11 @@ class Reconciler:
             if group.id in skip or group.id not in self.state.groups:
                 continue
             found = seen.groups.get(group.id)
-            if found is None:
-                self._miss(group)
+            if found is None:  # we have not removed it
+                if group.cluster not in self.statuses.starting:
+                    why = "one of its placement groups was removed by others"
+                    self.statuses.trouble(group.cluster, why)
+                self._bundler.make_again(group)
             elif not self._bundler.is_settled(found):
                 self._see_group(group, found)
         for id in list(self.statuses.starting):
@@ -263,12 +299,6 @@ class Reconciler:
             known = found.id in self.state.groups or found.id in skip
             if self._provisioner.is_ours(found.name) and not known:
                 self._provisioner.order(remove=[_stray(found)])
-
-    def _miss(self, group: PlacementGroupRecord) -> None:
-        """A placement group is gone that we have not removed."""
-        if group.cluster not in self.statuses.starting:
-            self.statuses.trouble(group.cluster, "somebody removed one of its placement groups")
-        self._bundler.make_again(group)
 
     def _see_group(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group is not where it was, or has no places yet."""
@@ -286,9 +316,9 @@ class Reconciler:
     def _there(self, group: PlacementGroupRecord, found: Seen) -> None:
         """A placement group that was made has been looked at between two turns."""
         self.admission.settle(group, found)
+        # A change of `begun` alone is not worth a write: a successor finds it out again.
         if self.state.ledger.changed or self._provisioner.ordered:
             self.admission.commit()
-        # Else it has begun at most: who comes after one that dies now finds that out again.
 
     def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
         """End what belongs to jobs that are over; what was not there `before` may be too new."""
@@ -300,11 +330,6 @@ class Reconciler:
                 self.admission.end(id, "its job ended")
             elif over := entry.jobs - seen.jobs:
                 self.state.enter(replace(now, jobs=now.jobs - over))
-
-    def _see_processes(self, over: Collection[ProcessId]) -> None:
-        for id, entry in list(self.state.entries.items()):
-            if entry.process in over and id in self.state.entries:
-                self.admission.end(id, "the process that asked for it ended")
 
     def _see_others(self, seen: Observed) -> None:
         """Write down what runs on Ray without us, as the default virtual cluster."""
@@ -328,19 +353,17 @@ class Reconciler:
                 continue
             if before is not None:
                 ledger.drop(id)
-            size = taken & ledger.free(machine.id)
-            if size:
-                ledger.add(
-                    VNode(
-                        id=id,
-                        cluster=DEFAULT,
-                        parent=machine.id,
-                        machine=machine.id,
-                        kind=VNodeKind.FLEXIBLE,
-                        resources=size,
-                        labels=machine.labels,
-                    )
+            if size := taken & ledger.free(machine.id):
+                vnode = VNode(
+                    id=id,
+                    cluster=DEFAULT,
+                    parent=machine.id,
+                    machine=machine.id,
+                    kind=VNodeKind.FLEXIBLE,
+                    resources=size,
+                    labels=machine.labels,
                 )
+                ledger.add(vnode)
 
     async def _audit(self, seen: Observed) -> None:
         """Look for what runs beyond the virtual cluster of its job."""
@@ -368,7 +391,7 @@ def _stray(found: Seen) -> PlacementGroupRecord:
 
 
 def deletion(user: str, others: Mapping[ClusterId, str]) -> str:
-    """What is on record of a virtual cluster that was deleted, and of whom it was not."""
+    """The record of a deletion, which names the owners if the user is not the owner."""
     if not others:
         return "it was deleted"
     whose = ", ".join(f"{id} of {who}" for id, who in others.items())

@@ -1,13 +1,12 @@
 """Calls the manager over a connection of our own, and through Ray where there is none.
 
-To ask an actor takes Ray 2.4 ms after a pause, and every task that is submitted inside a virtual
-cluster asks; a connection takes a fifth of that. So the manager also listens itself, on a port of
-its machine. Who may ask its actor is told the port and a token; nobody else is answered. Whatever
-goes wrong there is asked again through Ray, which finds the manager wherever it was started again:
-each of its methods may be called twice.
+A call of an actor takes Ray 2.4 ms after a pause, a connection a fifth of that, and each task that
+is submitted inside a virtual cluster needs a call. So the manager also listens on a port of its
+machine, and its actor tells callers the port and a token. A call that fails there is made again
+through Ray, which finds a restarted manager: each of its methods may be called twice.
 
-A message is its length and a pickle. It is a plain socket, not gRPC, whose threads do not survive
-the forks of the processes that we are a guest in.
+A message is its length and a pickle, on a plain socket: the threads of gRPC do not survive the
+forks of the processes that we are a guest in.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 GREETING_S = 10.0
-"""How long somebody may take to say the token."""
+"""How long a caller may take to send the token."""
 CONNECT_S = 0.5
 """After which a port is taken to be out of reach, and all goes through Ray."""
 LENGTH = struct.Struct("!Q")
 LONGEST = 2**30
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Whose machine is gone says nothing: seconds, seconds, how often, where the system has that."""
+"""Finds a peer whose machine is gone: seconds, seconds, how often, where the system has that."""
 
 
 @travels
@@ -73,7 +72,7 @@ class Port:
         return Address(host, self._server.sockets[0].getsockname()[1], self._token)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
         for writer in [*self._writers]:
@@ -93,7 +92,7 @@ class Port:
                 writer.write(LENGTH.pack(len(answer)) + answer)
                 await writer.drain()
         except (OSError, EOFError, TimeoutError):
-            pass  # whoever called has hung up, or never said who it is
+            pass  # the caller has hung up, or never sent the token
         except Exception:
             log.exception("a call could not be answered here; it is made again through Ray")
         finally:
@@ -141,10 +140,7 @@ class ManagerConnections:
     def call(
         self, method: str, args: Sequence[Any], timeout_s: float
     ) -> tuple[Any, Exception | None]:
-        """An answer, and what the manager raised instead of one.
-
-        TimeoutError; OSError or EOFError if it is gone.
-        """
+        """An answer, or what the manager raised. TimeoutError; OSError, EOFError if it is gone."""
         end = time.monotonic() + timeout_s
         packed = pickle.dumps((method, tuple(args)))
         line = self._take()
@@ -188,7 +184,7 @@ class ManagerConnections:
 
 
 class _OutOfReach(Exception):
-    """Nobody can connect to the port from here."""
+    """This machine cannot connect to the port."""
 
 
 def _exactly(line: socket.socket, size: int, end: float) -> bytes:
@@ -206,13 +202,19 @@ _lines: dict[tuple[str, str], ManagerConnections] = {}
 
 
 def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
-    """Have the manager do something. FabricError, also where it does not answer in time.
+    """Call a method of the manager. FabricError, also where it does not answer in time.
 
-    ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good: another may
-    have its name, or get it. NotInstalled if it could not be made for want of fedpilot.
+    ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good, and another
+    may have its name. NotInstalled if its machine lacks fedpilot.
     """
-    key = _key(manager)
-    line = _line_to(manager, key)
+    import ray
+
+    # What this process is to Ray now, and the manager's actor.
+    key = ray.get_runtime_context().get_worker_id(), manager._actor_id.hex()
+    if key not in _lines:
+        for other in [each for each in _lines if each[0] != key[0]]:
+            _close(other)  # of a connection to Ray that is over
+    line = _lines.get(key) or _lines.setdefault(key, ManagerConnections(manager))
     if line.up:
         try:
             answer, error = line.call(method, args, timeout_s)
@@ -226,7 +228,9 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
             if error is None:
                 return answer
             try:
-                raise error if isinstance(error, FabricError) else _failed(repr(error), error)
+                if isinstance(error, FabricError):
+                    raise error
+                raise FabricError(f"the manager failed: {error!r}") from error
             finally:
                 del error  # else it would refer to itself by way of this frame
     return _through_ray(manager, method, args, timeout_s)
@@ -249,11 +253,7 @@ def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: floa
 
 
 def _without_frames(error: BaseException) -> None:
-    """Let go of what the callers hold.
-
-    An error of `ray.get` refers to a frame that refers to it, and so to the frames of all callers,
-    and to what they hold, such as handles of actors. That would live until Python looks for cycles.
-    """
+    """Break the cycle of an error of `ray.get` and its frame, which keeps all that callers hold."""
     error.__traceback__ = None
 
 
@@ -266,51 +266,21 @@ def _explained(error: Exception) -> FabricError:
         RayTaskError,
     )
 
-    kind: type[ManagerUnreachable]
+    first_line = str(error).strip().partition("\n")[0]
+    found: FabricError
     match error:
         case RayTaskError(cause=FabricError() as cause):
             return cause
         case RayTaskError():
-            return _failed(str(error), error)
+            found = FabricError(f"the manager failed: {error}")
         case ActorDiedError() | ActorUnschedulableError():
-            if lacks := not_installed(str(error)):
-                return _caused(lacks, error)
-            kind = ManagerGone
+            found = not_installed(str(error)) or ManagerGone(first_line)
         case ActorUnavailableError():
-            kind = ManagerAway
+            found = ManagerAway(first_line)
         case _:
-            kind = ManagerUnreachable
-    return _caused(kind(brief(str(error))), error)
-
-
-def _failed(what: str, error: Exception) -> FabricError:
-    return _caused(FabricError(f"the manager failed: {what}"), error)
-
-
-def _caused(failure: FabricError, error: Exception) -> FabricError:
-    failure.__cause__ = error
-    return failure
-
-
-def brief(text: str) -> str:
-    """The first line of what Ray says."""
-    return text.strip().partition("\n")[0]
-
-
-def _line_to(manager: Any, key: tuple[str, str]) -> ManagerConnections:
-    line = _lines.get(key)
-    if line is None:
-        for other in [each for each in _lines if each[0] != key[0]]:
-            _close(other)  # of a connection to Ray that is over
-        line = _lines.setdefault(key, ManagerConnections(manager))
-    return line
-
-
-def _key(manager: Any) -> tuple[str, str]:
-    """What this process is to Ray now, and the manager's actor."""
-    import ray
-
-    return ray.get_runtime_context().get_worker_id(), manager._actor_id.hex()
+            found = ManagerUnreachable(first_line)
+    found.__cause__ = error
+    return found
 
 
 def _close(key: tuple[str, str]) -> None:

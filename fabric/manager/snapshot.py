@@ -44,13 +44,13 @@ class Snapshot:
         order = [ROOT]
         for parent in order:  # grows on the way
             order += below.get(parent, ())
-        shown = [self.cluster(id) for id in order[1:]]
-        return {"machines": self.machines(), "clusters": shown, "demand": self.demand()}
-
-    def demand(self) -> list[dict[str, float]]:
-        """What only more machines could give, for an autoscaler."""
         held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
-        return [each.to_ray() for each in self.reconciler.admission.physical_demand()[held:]]
+        unmet = self.reconciler.admission.physical_demand()[held:]
+        return {
+            "machines": self.machines(),
+            "clusters": [self.cluster(id) for id in order[1:]],
+            "demand": [each.to_ray() for each in unmet],
+        }
 
     def machines(self) -> list[dict[str, Any]]:
         return [
@@ -83,7 +83,7 @@ class Snapshot:
             "total": Resources.total(each.resources for each in vnodes).to_ray(),
             "available": Resources.total(self._free(each.id) for each in vnodes).to_ray(),
             "borrowed": Resources.total(ledger.borrowed(each.id) for each in vnodes).to_ray(),
-            "work": self._work(id),
+            "work": {str(state): reconciler.state.works.count(id, state) for state in WorkState},
             "actors_without_resources": reconciler.state.works.without_resources(id),
             "escapes": [e.reason for e in reconciler.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
@@ -134,11 +134,6 @@ class Snapshot:
                 told = {"id": group.id, "bundle": bundle, "resources": piece.resources.to_ray()}
                 found.setdefault(piece.vnode, []).append(told)
         return found
-
-    def _work(self, id: ClusterId) -> dict[str, int]:
-        """How much work is in each state."""
-        works = self.reconciler.state.works
-        return {str(state): works.count(id, state) for state in WorkState}
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)

@@ -1,7 +1,7 @@
-"""Statuses: the state of each virtual cluster beyond what the cluster state say, and its history.
+"""Statuses: the state of each virtual cluster beyond what the cluster state says, and its history.
 
-Only deletions of another user's virtual clusters are on disk. A manager that begins again finds out
-anew who is starting and who is in trouble, and may tell those who wait a little later why they do.
+Only deletions of another user's virtual clusters are on disk. A new manager finds out again which
+clusters start or are in trouble, and why others wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.places.admission import Decision, Decisions, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
 
 MOST_REST_S = 30.0
-"""The longest pause before somebody is let in again whom Ray had no room for."""
+"""The longest pause before the manager admits again what Ray had no room for."""
 
 HISTORY, ENDINGS = 1000, 10_000
 """How many events are remembered, and of how many virtual clusters why they ended."""
@@ -40,10 +40,10 @@ class Statuses:
         self._starting: dict[ClusterId, float] = {}
         self._told: dict[ClusterId, QueuedAt] = {}
         self._line: Iterable[Decision] = ()
-        """What was decided last of all that wait, as long as nobody has asked."""
+        """The last decisions on all that wait, until `_wait` reads them."""
         self._troubles: dict[ClusterId, str] = {}
         self._resting: dict[ClusterId, float] = {}
-        """Those for whom Ray found other places than the ledger, and when they may try again."""
+        """When those that Ray had no room for may try again."""
         self._attempts: Counter[ClusterId] = Counter()
         """How often Ray has not had the room that the cluster state said was free."""
         self._endings: dict[ClusterId, str] = {}
@@ -59,9 +59,8 @@ class Statuses:
     def restore(self, notes: Mapping[str, Any]) -> None:
         """Remember what an earlier manager put on record."""
         self._record.extend(notes.get(RECORD) or ())
-        self._numbers = itertools.count(
-            1 + max((each["number"] for each in self._record), default=0)
-        )
+        numbers = [each["number"] for each in self._record]
+        self._numbers = itertools.count(1 + max(numbers, default=0))
 
     def notes(self) -> Mapping[str, Any]:
         """What the file has to note since this was last asked for; nothing if it has it all."""
@@ -127,15 +126,15 @@ class Statuses:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), within_s)
 
-    # -- what happens to somebody -------------------------------------------------------------
+    # -- changes -------------------------------------------------------------
 
     def asked(self, id: ClusterId) -> None:
-        """Somebody asks for it, perhaps under the name of one that has ended."""
+        """It was asked for, perhaps under the name of one that has ended."""
         self._endings.pop(id, None)
         self.note(id, "asked", "")
 
     def line_up(self, decisions: Decisions) -> None:
-        """It was decided who stays in the queues."""
+        """Keep the last decisions on the queues."""
         self._line = decisions
 
     def tell(self, wait: QueuedAt) -> None:
@@ -160,7 +159,7 @@ class Statuses:
         self._wake(id)
 
     def interrupted(self, id: ClusterId, why: str) -> None:
-        """Something happened while it was starting: nobody knows when that goes on."""
+        """Something happened while it was starting, which may take any time to mend."""
         del self._starting[id]
         self.trouble(id, why)
         self._wake(id)
@@ -211,14 +210,14 @@ class Statuses:
         log.info("%s: %s %s", id, event, why)
 
     def _wait(self, id: ClusterId) -> QueuedAt | None:
-        """What it waits for, and where; found out for all once anybody asks."""
+        """What it waits for, and where; the first question works it out for all."""
         waits = [each for each in self._line if isinstance(each, QueuedAt)]
         self._told.update((each.request.id, each) for each in waits)
         self._line = ()
         return self._told.get(id)
 
     def _wake(self, id: ClusterId) -> None:
-        """Let go on whoever waits for news of it."""
+        """End the waits for news of it."""
         event = self._events.pop(id, None)
         if event is not None:
             event.set()

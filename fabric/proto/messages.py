@@ -1,7 +1,6 @@
-"""Specs as protobuf messages, and back; nothing else touches the generated code.
+"""Specs as protobuf messages, and back; no other module touches the generated code.
 
-A message that arrives is read as strictly as a document: what it says and this version does not
-understand is refused, never dropped.
+A message is read as strictly as a document: unknown fields are refused, never dropped.
 """
 
 from __future__ import annotations

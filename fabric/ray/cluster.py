@@ -1,9 +1,7 @@
 """RayCluster: the Ray cluster that this process starts, connects to or attaches to.
 
-A process has one Ray at most. Nothing here outlives the process: groups and actors have driver
-lifetime, so Ray removes them when the process ends, however it ends.
-
-Ray is imported by the functions that need it, because it reads its settings while it is imported.
+A process has one Ray at most. Groups and actors have driver lifetime: Ray removes them when the
+process ends, however it ends. Ray reads its settings on import, so functions import it.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -25,10 +23,11 @@ from ..host.machine import load, niceness_of_workers, usable_cpus, usable_gpus
 from . import home, private_ray
 from .connection import address_of_this_machine, attached, claim, set_environment
 from .control_plane.probe import auth_mode_of, probe
+from .control_plane.resource_view import offered
 from .failures import brief
 from .start import NICENESS, QUIET, START_S, RayThread, TooSlow, niceness, quick_settings
-from .workers.group import RayGroup, is_taken
 from .workers.serialization import as_actor
+from .workers.worker import RayGroup, is_taken
 
 CONNECT_S = 120.0
 """How long a Ray that runs may take to answer, and to let us in."""
@@ -56,7 +55,7 @@ class RayCluster:
         object_store_memory: int | None = None,
         timeout_s: float = START_S,
     ) -> RayCluster:
-        """Start a Ray of our own, on this machine, that nobody else can enter."""
+        """Start a private Ray on this machine."""
         with ExitStack() as undo:
             cluster = cls.starting(num_cpus, num_gpus, object_store_memory)
             undo.callback(cluster.close)
@@ -74,9 +73,9 @@ class RayCluster:
         processes: int = 0,
         preload: Sequence[str] = (),
     ) -> RayCluster:
-        """Begin to start what `embedded` starts, and return at once: whoever uses it waits for it.
+        """Begin to start what `embedded` starts, and return at once; its first use waits for it.
 
-        So many of its processes begin with it, and import the modules of `preload` meanwhile.
+        `processes` of its workers start with it, and import the modules of `preload` meanwhile.
         """
         with ExitStack() as undo:
             claim(undo)
@@ -108,9 +107,9 @@ class RayCluster:
     ) -> RayCluster:
         """Attach to a Ray cluster that runs already: `host:port` of its head, or `auto`.
 
-        Without an authentication mode, RAY_AUTH_MODE decides, and where that is not set, none is
-        used. In mode `token`, RAY_AUTH_TOKEN_PATH names the file of the token. Raises
-        ClusterUnreachable at once where no Ray is, and after `timeout_s` where one is too slow.
+        The default of `auth_mode` is RAY_AUTH_MODE, else `disabled`. In mode `token`,
+        RAY_AUTH_TOKEN_PATH names the file of the token. Raises ClusterUnreachable at once where no
+        Ray is, and after `timeout_s` where one is too slow.
         """
         deadline = time.monotonic() + timeout_s
         mode = auth_mode_of(auth_mode)
@@ -154,7 +153,7 @@ class RayCluster:
             Machine(
                 id=MachineId(node["NodeID"]),
                 hostname=node["NodeManagerHostname"],
-                total=_offered(node["Resources"]),
+                total=offered(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
             )
             for node in sorted(nodes, key=lambda node: str(node["NodeID"]))
@@ -182,7 +181,7 @@ class RayCluster:
         except ValueError as error:
             raise SpecError(f"Ray refuses the group {name!r}: {brief(str(error))}") from error
         except RayError as error:
-            if "already exists" in str(error):  # somebody was faster
+            if "already exists" in str(error):  # another process was faster
                 raise GangExists(name) from error
             raise FabricError(f"Ray refuses the group {name!r}: {brief(str(error))}") from error
         group = RayGroup(made, self._as_actor, self._groups.discard)
@@ -223,14 +222,3 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _offered(resources: Mapping[str, float]) -> Resources:
-    """Drop what Ray counts for itself: where a node is, and its object store."""
-    return Resources.of(
-        {
-            name: amount
-            for name, amount in resources.items()
-            if not name.startswith("node:") and name != "object_store_memory"
-        }
-    )

@@ -1,4 +1,4 @@
-"""This process's one connection to Ray: who has it, with which variables, and how it is made."""
+"""This process's one connection to Ray: its owner, its variables, and how it is made."""
 
 from __future__ import annotations
 
@@ -51,10 +51,7 @@ def set_environment(undo: ExitStack, values: Mapping[str, str]) -> None:
 
 
 def _reread_environment() -> None:
-    """Have a Ray that is imported already look again, as `ray.init` itself does.
-
-    Ray reads its authentication mode when it is imported, and a token once per process.
-    """
+    """Have an imported Ray look again: it reads its mode on import, a token once per process."""
     if "ray" not in sys.modules:
         return
     with suppress(AttributeError):  # a Ray from before token authentication

@@ -14,7 +14,7 @@ REASON_LENGTH = 400
 def explained(
     worker: str, method: str, error: BaseException
 ) -> WorkerFailed | WorkerLost | NotInstalled:
-    """Say what an error of Ray's means: the code raised, or nobody is there to run it."""
+    """An error of Ray's as ours: the code raised, or its process is gone."""
     from ray.exceptions import RayActorError, RayError, RayTaskError
 
     found: WorkerFailed | WorkerLost

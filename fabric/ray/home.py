@@ -23,12 +23,10 @@ LINGER_S = 5.0
 
 @contextmanager
 def own_folder(root: Path | None = None) -> Iterator[Path]:
-    """Make a folder that goes when we leave, and remove those whose owners left without.
-
-    The owner holds a lock on a file inside for as long as it lives, so a folder whose lock is free
-    belongs to nobody, whatever process id its owner had.
-    """
-    root = root or _short_root()
+    """Make a folder that goes when we leave; a free lock on a folder's file means a dead owner."""
+    if root is None:
+        usual = Path(tempfile.gettempdir())
+        root = usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")
     sweep(root)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     try:
@@ -56,7 +54,7 @@ def sweep(root: Path, linger_s: float = 0.0) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, what says whose it is last: until then a later sweep can finish the work."""
+    """Remove a folder, its owner file last: until then a later sweep can finish the work."""
     for entry in folder.iterdir():
         if entry.name != OWNER:
             shutil.rmtree(entry, ignore_errors=True)
@@ -75,7 +73,7 @@ def _unused_by(folder: Path, deadline: float) -> bool:
 
 
 def _is_used(folder: Path) -> bool:
-    """Say whether a process has the folder in its command line, as all of Ray's have."""
+    """Whether a process has the folder in its command line, as all of Ray's have."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has just ended
             if os.fsencode(folder) in command.read_bytes():
@@ -112,8 +110,3 @@ def unchanged(names: Iterable[str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _short_root() -> Path:
-    usual = Path(tempfile.gettempdir())
-    return usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")

@@ -1,7 +1,7 @@
 """Asks every machine of a Ray cluster whether fedpilot can work there, and how busy it is.
 
-By a task that takes no CPU, so that a full cluster answers too, and that needs nothing of ours: its
-code travels as it is.
+The task takes no CPU, so a full cluster answers too, and its code travels with it: a machine needs
+nothing of fedpilot's.
 """
 
 from __future__ import annotations
@@ -50,24 +50,12 @@ class ClusterReport:
 
 
 def check_cluster(modules: Sequence[str], timeout_s: float) -> ClusterReport:
-    """Look at the Ray cluster that this process is in; each machine tries to import `modules`."""
-    import ray
-
-    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    return ClusterReport(
-        ray=ray.__version__,
-        cpus=total.get("CPU", 0.0),
-        free_cpus=free.get("CPU", 0.0),
-        machines=check_machines(modules, timeout_s),
-    )
-
-
-def check_machines(modules: Sequence[str], timeout_s: float) -> tuple[MachineReport, ...]:
-    """Ask all machines of it that are alive, at once and under one deadline."""
+    """Ask all live machines of this process's Ray at once; each tries to import `modules`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + timeout_s
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
@@ -80,13 +68,18 @@ def check_machines(modules: Sequence[str], timeout_s: float) -> tuple[MachineRep
         ).remote(list(modules))
         for node in alive
     ]
-    return tuple(
-        MachineReport(
-            hostname=node["NodeManagerHostname"],
-            cpus=node["Resources"].get("CPU", 0.0),
-            **_answer(answer, deadline, timeout_s),
-        )
-        for node, answer in zip(alive, asked, strict=True)
+    return ClusterReport(
+        ray=ray.__version__,
+        cpus=total.get("CPU", 0.0),
+        free_cpus=free.get("CPU", 0.0),
+        machines=tuple(
+            MachineReport(
+                hostname=node["NodeManagerHostname"],
+                cpus=node["Resources"].get("CPU", 0.0),
+                **_answer(answer, deadline, timeout_s),
+            )
+            for node, answer in zip(alive, asked, strict=True)
+        ),
     )
 
 

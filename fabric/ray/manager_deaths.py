@@ -1,8 +1,8 @@
 """Keeps the deaths of the manager out of drivers' consoles: nothing of theirs has died.
 
-The manager is an actor of the job that made it. When its process dies, Ray starts it again, and
-prints a paragraph on the driver of that job. Ray asks a pattern which lines it does not print
-(`RAY_DEDUP_LOGS_SKIP_REGEX`): this takes the place of that pattern, and asks it too.
+Ray prints the death of an actor on the driver of the job that made it, also of the manager, which
+it starts again. `ManagerDeaths` replaces the pattern of lines that Ray does not print
+(`RAY_DEDUP_LOGS_SKIP_REGEX`), and asks that pattern too.
 """
 
 from __future__ import annotations

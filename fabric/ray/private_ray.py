@@ -1,9 +1,9 @@
-"""All that the fabric uses of Ray's private parts, and whether the Ray that is installed has them.
+"""All that the fabric uses of Ray's private parts, and whether the installed Ray has them.
 
 Ray has no public way to choose the id of a placement group, to wrap what submits work, or to ask
-which placement group a worker runs in. What stands in for one is here, each thing in one place,
-tried on the Rays from FLOOR to TRIED (`make floor`). `require` looks at names, parameters and the
-fields of messages before any of it is used: a Ray that has changed is refused by what it lacks.
+which placement group a worker runs in. The private parts used instead were tried on the Rays from
+FLOOR to TRIED (`make floor`). `require` checks names, parameters and fields of messages before
+their first use: a Ray that has changed is refused by what it lacks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrivateName:
     name: str
     takes: tuple[str, ...] = ()
     in_python: bool = False
-    """Whether it has to be a function whose code can be replaced (`wrapping.reroute`)."""
+    """Whether it has to be a function whose code can be replaced (`patching.reroute`)."""
 
     def lacks(self) -> list[str]:
         """What of it is missing, by name."""
@@ -54,7 +54,7 @@ class PrivateName:
 
 
 def _accepted(found: Any) -> Iterable[str] | None:
-    """The parameters or fields that something has; None where it takes any, or nobody can tell."""
+    """The parameters or fields that something has; None where it takes any, or does not tell."""
     if hasattr(found, "DESCRIPTOR"):
         return [field.name for field in found.DESCRIPTOR.fields]
     try:
@@ -71,7 +71,13 @@ _CHANNEL = PrivateName(
 )
 _GENERATED = "ray.core.generated"
 _RPCS = {
-    "PlacementGroupInfo": ("CreatePlacementGroup", "GetPlacementGroup", "RemovePlacementGroup"),
+    "PlacementGroupInfo": (
+        "CreatePlacementGroup",
+        "GetAllPlacementGroup",
+        "GetPlacementGroup",
+        "RemovePlacementGroup",
+        "WaitPlacementGroupUntilReady",
+    ),
     "NodeInfo": ("GetAllNodeInfo", "UnregisterNode"),
     "NodeResourceInfo": ("GetAllAvailableResources", "GetAllResourceUsage"),
     "ActorInfo": ("GetAllActorInfo",),
@@ -171,21 +177,33 @@ def require(*purposes: str) -> None:
 # -- the control plane ----------------------------------------------------------------------------
 
 
-def channel(address: str, options: Sequence[tuple[str, Any]]) -> Any:
-    """A channel to the GCS, for coroutines, with the credentials that Ray would use."""
-    utils: Any = importlib.import_module("ray._private.grpc_utils")
-    return utils.init_grpc_channel(address, options, asynchronous=True)
+def channel(address: str) -> Any:
+    """A channel to the GCS, for coroutines, with the credentials that Ray would use.
+
+    It takes answers of any length: gRPC's 4 MB are a few thousand tasks.
+    """
+    options = (("grpc.max_receive_message_length", -1),)
+    return module(_CHANNEL.module).init_grpc_channel(address, options, asynchronous=True)
 
 
 def generated(name: str) -> Any:
     """A module of Ray's messages, such as `gcs_service_pb2`."""
-    return importlib.import_module(f"{_GENERATED}.{name}")
+    return module(f"{_GENERATED}.{name}")
+
+
+def gcs_calls(channel: Any) -> dict[str, Any]:
+    """What the manager calls at the GCS, by name."""
+    stubs = generated("gcs_service_pb2_grpc")
+    return {
+        call: getattr(getattr(stubs, f"{service}GcsServiceStub")(channel), call)
+        for service, calls in _RPCS.items()
+        for call in calls
+    }
 
 
 def node_table() -> list[dict[str, Any]]:
     """All machines, also inside a virtual cluster, where `ray.nodes` tells of that."""
-    state: Any = importlib.import_module("ray._private.state")
-    found: list[dict[str, Any]] = state.state.node_table()
+    found: list[dict[str, Any]] = state().state.node_table()
     return found
 
 
@@ -196,15 +214,13 @@ def session_folder() -> str:
 
 def dashboard_url() -> str | None:
     """Where the dashboard of this Ray cluster is, if it has one."""
-    worker: Any = importlib.import_module("ray._private.worker")
-    return worker.get_dashboard_url() or None
+    return module("ray._private.worker").get_dashboard_url() or None
 
 
 class AutoscalerRequests:
     """The one request that Ray's autoscaler has; its second version keeps it elsewhere.
 
-    Each part is a text that only Ray understands, so that what others ask for is given back to Ray
-    as it was.
+    Each part is a text that only Ray understands: the parts of others go back to Ray unchanged.
     """
 
     TIMEOUT_S = 10.0
@@ -253,31 +269,27 @@ class AutoscalerRequests:
 
     @property
     def _second(self) -> bool:
-        utils: Any = importlib.import_module("ray.autoscaler.v2.utils")
-        return bool(utils.is_autoscaler_v2())
+        return bool(module("ray.autoscaler.v2.utils").is_autoscaler_v2())
 
     @property
     def _kv(self) -> Any:
-        return importlib.import_module("ray.experimental.internal_kv")
+        return module("ray.experimental.internal_kv")
 
     @property
     def _key(self) -> bytes:
-        constants: Any = importlib.import_module("ray._private.ray_constants")
-        key: bytes = constants.AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+        key: bytes = module("ray._private.ray_constants").AUTOSCALER_RESOURCE_REQUEST_CHANNEL
         return key
 
     @contextmanager
     def _service(self) -> Iterator[Any]:
-        utils: Any = importlib.import_module("ray._private.grpc_utils")
-        with utils.init_grpc_channel(self._address) as open_channel:
+        with module(_CHANNEL.module).init_grpc_channel(self._address) as open_channel:
             yield generated("autoscaler_pb2_grpc").AutoscalerStateServiceStub(open_channel)
 
 
 def processes_of(actor: str) -> set[str]:
     """The worker processes that an actor runs in and has run in, by their ids in hex."""
-    raylet: Any = importlib.import_module("ray._raylet")
     accessor = state().state._connect_and_get_accessor()
-    found = accessor.get_actor_info(raylet.ActorID(bytes.fromhex(actor)))
+    found = accessor.get_actor_info(module("ray._raylet").ActorID(bytes.fromhex(actor)))
     told = generated("gcs_pb2").ActorTableData.FromString(found)
     before = getattr(told, "previous_incarnations", ())  # Rays of before do not say
     return {told.address.worker_id.hex(), *(each.worker_id.hex() for each in before)}
@@ -286,8 +298,7 @@ def processes_of(actor: str) -> set[str]:
 def printed_lines() -> Any:
     """What decides in a driver which lines of others are printed; None where Ray has changed."""
     try:
-        logging: Any = importlib.import_module("ray._private.ray_logging")
-        found = logging.stdout_deduplicator
+        found = module("ray._private.ray_logging").stdout_deduplicator
         return found if hasattr(found, "skip_re") else None
     except (ImportError, AttributeError):
         return None
@@ -298,9 +309,8 @@ def printed_lines() -> Any:
 
 def own_group() -> str | None:
     """The placement group that this worker runs in; None in a driver."""
-    module: Any = importlib.import_module("ray._private.worker")
-    worker = module.global_worker
-    if not worker.connected or worker.mode != module.WORKER_MODE:
+    worker = _worker()
+    if not worker.connected or worker.mode != module("ray._private.worker").WORKER_MODE:
         return None
     id = worker.core_worker.get_placement_group_id()
     return None if id.is_nil() else str(id.hex())
@@ -319,20 +329,19 @@ def resource_names() -> Iterable[str]:
 
 def group_handle(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
     """A placement group of this id, whose bundles Ray need not be asked for."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    groups = module("ray.util.placement_group")
+    group = module("ray._raylet").PlacementGroupID(bytes.fromhex(id))
     known = [dict(size) for size in sizes]
-    return groups.PlacementGroup(raylet.PlacementGroupID(bytes.fromhex(id)), bundle_cache=known)
+    return module("ray.util.placement_group").PlacementGroup(group, bundle_cache=known)
 
 
 def state() -> Any:
     """The module that `ray.nodes` and its like come from."""
-    return importlib.import_module("ray._private.state")
+    return module("ray._private.state")
 
 
 def reread_authentication() -> None:
     """Have Ray look again at how it authenticates, as it does when it is imported."""
-    raylet: Any = importlib.import_module("ray._raylet")
+    raylet = module("ray._raylet")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     raylet.Config.initialize("")
 
@@ -343,13 +352,11 @@ def module(name: str) -> Any:
 
 
 def starting() -> tuple[Any, Any, Any, Any]:
-    """What starts a Ray, for the Rays whose inside is known (`ray_start.KNOWN`): `node`,
-    `services`, `worker` and `_raylet`."""
-    names = ("ray._private.node", "ray._private.services", "ray._private.worker", "ray._raylet")
-    node, services, worker, raylet = map(importlib.import_module, names)
-    return node, services, worker, raylet
+    """The modules that start a Ray (`start.KNOWN`): `node`, `services`, `worker`, `_raylet`."""
+    names = ("node", "services", "worker")
+    node, services, worker = (module(f"ray._private.{name}") for name in names)
+    return node, services, worker, module("ray._raylet")
 
 
 def _worker() -> Any:
-    worker: Any = importlib.import_module("ray._private.worker")
-    return worker.global_worker
+    return module("ray._private.worker").global_worker

@@ -39,11 +39,9 @@ class Worker(Protocol):
         The future ends in the result, `WorkerFailed`, `WorkerLost` or `NotInstalled`. Its callbacks
         run in a thread of the cluster's: they must not block. It cannot be cancelled.
         """
-        ...
 
     def kill(self) -> None:
         """End the process at once; may be called again."""
-        ...
 
 
 class Group(Protocol):
@@ -53,17 +51,14 @@ class Group(Protocol):
 
     def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
         """Wait until all bundles are reserved and say on which machines; None when time is up."""
-        ...
 
     def start_worker(
         self, vnode: VNode, bundle: int, name: str, cls: type[Any], args: Sequence[Any]
     ) -> Worker:
         """Make `cls(*args)` in a process on the bundle, without waiting for it."""
-        ...
 
     def remove(self) -> None:
         """Give the bundles back and end what runs on them; may be called again."""
-        ...
 
 
 class Cluster(Protocol):
@@ -71,25 +66,19 @@ class Cluster(Protocol):
 
     def machines(self) -> tuple[Machine, ...]:
         """List the machines that are alive."""
-        ...
 
     def create_group(self, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy) -> Group:
         """Ask for bundles; `GangExists` when the name is taken."""
-        ...
 
     @property
     def shared(self) -> bool:
         """Whether others use it too, so that its own manager has to be asked for room."""
-        ...
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> Group:
-        """A group that the manager of a shared cluster made; it is the manager who ends it."""
-        ...
+        """A group that the manager of a shared cluster made, and ends."""
 
     def worker_niceness(self) -> int | None:
         """How nice the processes of workers are on this machine; None if that is not known."""
-        ...
 
     def put(self, value: Any) -> Any:
         """Store a value once and give a handle that stands for it as an argument of a call."""
-        ...

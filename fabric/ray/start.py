@@ -1,8 +1,8 @@
-"""Starts and ends the Ray of this process: quietly, quickly, beside whatever its caller does.
+"""Starts and ends the Ray of this process: quietly, quickly, in a thread of its own.
 
-A Ray of our own leaves out what one run on one machine does not need: dashboard, autoscaler, log
-monitor, the agents for metrics and runtime environments. Ray has no public switches for these, so
-`_short_cuts` replaces functions of the Rays it KNOWS while they start; any other starts in full.
+A Ray of our own leaves out dashboard, autoscaler, log monitor, and the agents for metrics and
+runtime environments. Ray has no public switches for these, so `_short_cuts` replaces functions of
+the Rays it KNOWS while they start; any other Ray starts in full.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START_S = 300.0
 """How long a Ray of our own may take to start: on a busy machine minutes."""
 INIT_TIMEOUT_S = 60.0
 GIVE_UP_S = 2.0
-"""How long a Ray that somebody else runs is waited for when it is not wanted any more."""
+"""How long to wait for a shared Ray that is not wanted any more."""
 INIT_POLL_S = 0.05
 NODE_TIMEOUT_S = 30.0
 NODE_POLL_S = 0.01
@@ -44,8 +44,7 @@ PRELOAD = "FEDPILOT_PRELOAD"
 LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
 
 NICENESS = "RAY_worker_niceness"
-"""How much nicer workers are than their raylet. Ray's own default, 15, leaves them next to nothing
-of a machine on which others compute."""
+"""How much nicer workers are than their raylet. Ray's 15 starves them on a busy machine."""
 
 QUIET: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -57,8 +56,8 @@ QUIET: Mapping[str, str] = {
 QUICK: Mapping[str, str] = {
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # gives agents that stdin
-    "RAY_enable_worker_prestart": "1",  # processes start with Ray, not when a driver comes,
-    "RAY_prestart_worker_first_driver": "0",  # who need not wait for them either
+    "RAY_enable_worker_prestart": "1",  # processes start with Ray, not with the driver,
+    "RAY_prestart_worker_first_driver": "0",  # which does not wait for them either
     # A raylet that is faster than its own object store would look for it again after a second.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
@@ -75,13 +74,8 @@ def quick_settings(preload: Sequence[str]) -> dict[str, str]:
     """What a private Ray is told by its environment; its processes import these modules first."""
     if not is_known():
         return {}
-    if not preload:
-        return dict(QUICK)
-    return {
-        **QUICK,
-        "RAY_preload_python_modules": "fedpilot.fabric.ray.preload",
-        PRELOAD: ",".join(preload),
-    }
+    module = {"RAY_preload_python_modules": "fedpilot.fabric.ray.preload"}
+    return {**QUICK, **module, PRELOAD: ",".join(preload)} if preload else dict(QUICK)
 
 
 def niceness() -> int:
@@ -97,9 +91,9 @@ class TooSlow(Exception):
 class RayThread:
     """Ray in this process, from its start to its end, in a thread of its own.
 
-    Ray's daemons end with the thread that started them, and what interrupts the caller must not
-    interrupt Ray half started. Ray would take SIGTERM and `breakpoint()` for itself; since only the
-    main thread can take a signal back, a private Ray connects not before somebody waits for it.
+    Ray's daemons end with the thread that started them, and an interrupt of the caller must not
+    hit a Ray half started. Ray takes SIGTERM and `breakpoint()` for itself; only the main thread
+    can take a signal back, so a private Ray does not connect before a caller waits for it.
     """
 
     def __init__(self, *, private: bool, processes: int = 0, **options: Any) -> None:
@@ -155,11 +149,12 @@ class RayThread:
     def _init(self) -> None:
         ray = importlib.import_module("ray")
         short_cuts = self._private and is_known()
+        # A Ray that we do not know may warn; its filter holds for other threads as well.
         with (
             _daemons_apart(),
             _short_cuts(self._processes, self._until_wanted) if short_cuts else nullcontext(),
             home.unchanged({"PYTHONBREAKPOINT"}),
-            nullcontext() if short_cuts else _without_warnings(),
+            nullcontext() if short_cuts else warnings.catch_warnings(action="ignore"),
         ):
             quiet = logging.CRITICAL
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=quiet, **self._options)
@@ -171,19 +166,11 @@ class RayThread:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep a Ray that we do not know from warning, and everybody else, since filters are shared."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
 def _daemons_apart() -> Iterator[None]:
     """Give Ray's daemons a process group of their own.
 
-    What is sent to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
-    them in order; together with them we would wait a minute for a cluster that is gone.
+    A signal to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
+    them in order; otherwise we would wait a minute for a cluster that is gone.
     """
     services: Any = private_ray.starting()[1]
     popen = getattr(services, "ConsolePopen", None)
@@ -205,8 +192,13 @@ def _short_cuts(processes: int, until_wanted: Callable[[], None]) -> Iterator[No
         undo.enter_context(_replaced(services, "ConsolePopen", popen))
         get_node = functools.partial(_get_node, services.get_node)
         undo.enter_context(_replaced(services, "get_node", get_node))
-        connect = functools.partial(_connect, worker.connect, until_wanted)
-        undo.enter_context(_replaced(worker, "connect", connect))
+        connect = worker.connect
+
+        def connect_when_wanted(*args: Any, **options: Any) -> Any:
+            until_wanted()
+            return connect(*args, **options)
+
+        undo.enter_context(_replaced(worker, "connect", connect_when_wanted))
         yield
 
 
@@ -244,13 +236,6 @@ def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> A
     while not client.get_all_node_info(timeout=NODE_TIMEOUT_S) and time.monotonic() < deadline:
         time.sleep(NODE_POLL_S)
     return get_node(gcs_address, node_id)
-
-
-def _connect(
-    connect: Callable[..., Any], until_wanted: Callable[[], None], *args: Any, **options: Any
-) -> Any:
-    until_wanted()
-    return connect(*args, **options)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A cluster without Ray: the same protocols inside one process, with faults on order.
 
 Workers are plain objects with a thread each. Values are shared, not copied: a worker that changes
-an argument changes it for everybody, which Ray would not let happen.
+an argument changes it for all, which Ray does not allow.
 """
 
 from __future__ import annotations

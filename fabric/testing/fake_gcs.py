@@ -1,14 +1,14 @@
-"""FakeRay: what a reconciler asks of Ray, answered by one object in memory, with faults on order.
+"""FakeRay: the Ray of a reconciler, as one object in memory, with faults on order.
 
-It places as Ray does, and Ray's habits that matter to a reconciler are kept:
+It places as Ray does, and keeps the habits of Ray that matter to a reconciler:
 
 * a placement group gets all of its places or none, and waits in line while there is no room;
 * when a machine dies, Ray looks for other places for the bundles that were there and for no others;
 * asking again for a group that exists changes nothing, and removing one that does not is no error;
 * what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
 
-Every call takes some turns of the event loop, before and after it takes effect, so a test that
-steps the loop can stop a reconciler at any point. Time is that of a manual clock.
+Every call takes turns of the event loop before and after its effect, so that a test can stop a
+reconciler at any point. Time is that of a manual clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..core.records import (
     SchedulingPolicy,
 )
 from ..core.resources import Resources
-from ..core.selectors import In, Selector
+from ..core.selectors import In
 from ..ray.control_plane.protocol import Observed, Seen, Shown, clear
 from .fake_cluster import ManualClock
 
@@ -118,23 +118,20 @@ class FakeRay:
             self._groups[group.id] = _Held(group, name, [None] * len(group.pieces))
             self._place()
         await self._pass("wait")
-        while group.id in self._groups and self.state(group.id) != "created":
-            if self.clock() >= until:
+        while not (there := group.id in self._groups and self.state(group.id) == "created"):
+            if group.id not in self._groups or self.clock() >= until:
                 break
             await asyncio.sleep(0)
-        there = group.id in self._groups and self.state(group.id) == "created"
         await self._pass()
         return there
 
     async def look(self, id: GroupId, /) -> Seen | None:
-        """What has become of a placement group; None if there is none."""
         await self._pass("look")
         found = self.seen(id) if id in self._groups else None
         await self._pass()
         return found
 
     async def remove(self, id: GroupId, /) -> None:
-        """Remove a placement group; one that is gone is no error."""
         await self._pass("remove", id)
         self._groups.pop(id, None)
         self._work.discard(id)
@@ -142,33 +139,27 @@ class FakeRay:
         await self._pass()
 
     async def available(self) -> Mapping[MachineId, Resources]:
-        """What it takes to be free on each machine."""
         await self._pass("available")
         return self._told().free
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
-        """Which of these actors have ended, or were never there."""
         await self._pass("dead")
         return frozenset(actors) - self._actors
 
     async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
-        """Which of these processes have ended, or were never there."""
         await self._pass("over")
         return frozenset(processes) - self._processes
 
     async def bury(self) -> tuple[MachineId, ...]:
-        """No machine dies here without being seen."""
-        return ()
+        return ()  # no machine dies here without being seen
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
-        """What of these jobs runs now, as far as it was told by `reports`."""
         await self._pass("running")
         return tuple(each for each in self.reports if each.job in jobs)
 
     async def observe(
         self, known: Mapping[GroupId, int], /, *, everything: bool = False
     ) -> Observed:
-        """Look at the whole cluster, and into placement groups where machines do not show all."""
         await self._pass("observe")
         shown = {
             id: bundles
@@ -177,12 +168,10 @@ class FakeRay:
         }
         found = {} if everything else clear(shown, known)
         asked = self._groups if everything else {**shown, **known}
+        found |= {id: self.seen(id) for id in asked if id in self._groups - found.keys()}
         seen = Observed(
             machines=tuple(self._machines[id] for id in sorted(self._machines)),
-            groups={
-                **found,
-                **{id: self.seen(id) for id in asked if id in self._groups - found.keys()},
-            },
+            groups=found,
             available=self._told().free,
             jobs=frozenset(self._jobs),
             named={job: name for job, name in self._jobs.items() if name},
@@ -220,7 +209,7 @@ class FakeRay:
         self._place()
 
     def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
-        """Somebody makes a placement group of any name."""
+        """A placement group of any name is made outside of the manager."""
         pieces = tuple(CarriedBundle(vnode=None, resources=Resources.of(each)) for each in bundles)
         policy = SchedulingPolicy.PACK
         group = PlacementGroupRecord(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
@@ -228,7 +217,7 @@ class FakeRay:
         self._place()
 
     def group_down(self, id: str) -> None:
-        """Somebody removes a placement group."""
+        """A placement group is removed outside of the manager."""
         del self._groups[GroupId(id)]
         self._work.discard(GroupId(id))
         self._place()
@@ -297,7 +286,7 @@ class FakeRay:
         )
 
     def free(self) -> dict[MachineId, Resources]:
-        """What nobody uses of each machine now."""
+        """What is free of each machine now."""
         left = {id: machine.total for id, machine in self._machines.items()}
         taken = list(self._uses.values())
         for held in self._groups.values():
@@ -320,7 +309,7 @@ class FakeRay:
                 raise planned[1]
 
     def _place(self) -> None:
-        """Find places for whoever lacks some, in the order in which they asked."""
+        """Find places for the groups that lack some, in the order of their requests."""
         for held in self._groups.values():
             lacking = [n for n, host in enumerate(held.hosts) if host is None]
             found = self._find(held, lacking) if lacking else None
@@ -352,7 +341,10 @@ class FakeRay:
             for rank, id in enumerate(order)
         ]
         bundles = [
-            Bundle(resources=each.resources, selector=_selector(each))
+            Bundle(
+                resources=each.resources,
+                selector={NODE_LABEL: In(each.machine)} if each.machine else each.selector,
+            )
             for each in (group.pieces[n] for n in lacking)
         ]
         found = fit(bundles, group.policy, able)
@@ -364,7 +356,3 @@ class FakeRay:
         """What was so when it last looked."""
         old = [told for at, told in self._past if at <= self.clock() - self.lag_s]
         return old[-1] if old else self._past[0][1]
-
-
-def _selector(piece: CarriedBundle) -> Selector:
-    return piece.selector if piece.machine is None else {NODE_LABEL: In(piece.machine)}

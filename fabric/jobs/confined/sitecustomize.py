@@ -1,6 +1,6 @@
 """Python imports this when it starts, if this folder is in its path: in every Python of a job.
 
-It wraps Ray as soon as somebody imports it, so that the script need not know of virtual clusters.
+It wraps Ray as soon as it is imported, so the script need not know of virtual clusters.
 A `sitecustomize` of the user's own, further down the path, runs as it would without this one.
 """
 

@@ -62,9 +62,10 @@ class Bundler:
     def rebundle(self, ledger: Ledger, vnodes: Iterable[VNodeId]) -> bool:
         """Order the pieces that vnodes have in a ledger; False if work is in the way."""
         cut = self.cut(ledger, vnodes)
-        if isinstance(cut, Rebundling):
-            self.order(cut)
-        return isinstance(cut, Rebundling)
+        if isinstance(cut, Stuck):
+            return False
+        self.order(cut)
+        return True
 
     def due(self) -> float:
         """When what is borrowed now has to go back."""

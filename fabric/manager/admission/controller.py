@@ -1,8 +1,7 @@
 """AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
-Whoever gets places, loses them or gives them back does so here, so that the state, its file,
-placement groups and work stay in step. Everything is written into the state first; `commit` saves
-them, and only then lets begin what was ordered meanwhile.
+All places are given and taken here, so that the state, its file, placement groups and work stay in
+step. A change is written into the state first; `commit` saves the state, then begins the orders.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from .fragmentation import Fragmentation
 
 
 class AdmissionController:
-    """Who holds places of one Ray cluster, and who waits for them."""
+    """The virtual clusters that hold places of one Ray cluster, and those that wait."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class AdmissionController:
     # -- the cluster state --------------------------------------------------------------------
 
     def resume(self) -> None:
-        """See from the cluster state who had not begun and who lacks something."""
+        """Find in the cluster state what had not begun and what lacks nodes."""
         self._statuses.restore({RECORD: self._file.note(RECORD)})
         for id, entry in self.state.entries.items():
             if entry.waiting:
@@ -88,8 +87,7 @@ class AdmissionController:
         return self._file.closed
 
     def physical_demand(self) -> tuple[Resources, ...]:
-        """What machines are needed for, if more are needed than there are: all that is held, and
-        all that waits. Ray's autoscaler is told the whole size that a cluster should have."""
+        """All that is held and that waits, for the autoscaler; nothing if no machine is needed."""
         ledger = self.state.ledger
         waiting = [each for each in self.state.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
@@ -105,8 +103,7 @@ class AdmissionController:
     def check(self, request: Request) -> None:
         """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
         self._check_names(request)
-        impossible = self._never(request)
-        if impossible is not None:
+        if impossible := self._never(request):
             raise NeverFits(request.id, impossible.reason, impossible.most)
 
     def _never(self, request: Request) -> DoesNotFit | None:
@@ -122,10 +119,9 @@ class AdmissionController:
             raise NoSuchCluster(request.parent, sorted(there))
 
     def enter(self, entry: Entry) -> None:
-        """Somebody asks for a virtual cluster of a new name: it is let in, or waits.
+        """Admit a virtual cluster of a new name, or have it wait.
 
-        NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it is asked for again that
-        has ended meanwhile.
+        NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it has ended meanwhile.
         """
         id = entry.request.id
         if (over := self.state.answers.get(_asking(entry))) is not None:
@@ -134,16 +130,15 @@ class AdmissionController:
         self.state.enter(entry)
         self._statuses.asked(id)
         self.admit()
-        if id in self.state.entries and self.state.entries[id].waiting:
-            impossible = self._never(entry.request)
-            if impossible is not None:
-                self._strike(id, impossible.reason)
-                self.commit()
-                raise NeverFits(id, impossible.reason, impossible.most)
+        waits = id in self.state.entries and self.state.entries[id].waiting
+        if waits and (impossible := self._never(entry.request)):
+            self._strike(id, impossible.reason)
+            self.commit()
+            raise NeverFits(id, impossible.reason, impossible.most)
         self.commit()
 
     def admit(self) -> None:
-        """Let in whoever has places now."""
+        """Admit all that get places now."""
         entries, statuses = self.state.entries, self._statuses
         resting = {
             entries[id].request.parent
@@ -171,7 +166,7 @@ class AdmissionController:
                     self.end(request.id, reason)
 
     def _let_in(self, found: Admit) -> Stuck | None:
-        """Write down that somebody gets places, if the pieces can be cut so."""
+        """Record the places of a virtual cluster, if the pieces can be cut so."""
         id, state = found.request.id, self.state
         until = self._bundler.due()
         right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
@@ -181,11 +176,8 @@ class AdmissionController:
         fixed = groups_for(
             found, self._bundler.new_id, pinned=pinned, whole=state.entries[id].group
         )
-        given: dict[VNodeId, Resources] = {}
-        for group in fixed:
-            for piece in group.pieces:
-                if piece.vnode is not None:
-                    given[piece.vnode] = piece.resources
+        pieces = [piece for group in fixed for piece in group.pieces]
+        given = {piece.vnode: piece.resources for piece in pieces if piece.vnode is not None}
         steps = [step for growth in found.growths for step in growth.steps]
         touched = {
             *(vnode.id for vnode in found.vnodes),
@@ -225,28 +217,25 @@ class AdmissionController:
         self._remove(below)
         for each in below[:-1]:
             self._strike(each, f"{id}, which it is in, lost its places")
-        self._strike_inside({*below}, "lost its places")
+        self._strike_waiting({*below}, "lost its places")
         self.state.enter(replace(entry, waiting=True))
         taken = f"others took what was free ({why.lower().replace('_', ' ')})"
         self._statuses.waits_again(id, taken, self._settings.settle_s)
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
-        """Somebody ends, with all inside it; `on_record`: why outlives this manager."""
+        """End a virtual cluster and all inside it; `on_record`: why outlives this manager."""
         ended: tuple[ClusterId, ...] = (id,)
         if id in self.state.ledger.clusters:
             ended = self.state.ledger.subtree(id)
             self._remove(ended)
-        over = {*ended}
-        for each in ended:
-            if each == id:
-                self._strike(each, why, on_record=on_record)
-            else:
-                self._strike(each, f"{id}, which it is in, ended")
-        self._strike_inside(over, "ended")
+        for each in ended[:-1]:
+            self._strike(each, f"{id}, which it is in, ended")
+        self._strike(id, why, on_record=on_record)
+        self._strike_waiting({*ended}, "ended")
         return ended
 
-    def _strike_inside(self, over: set[ClusterId], why: str) -> None:
-        """Nobody waits inside those that hold nothing any more; parents asked before children."""
+    def _strike_waiting(self, over: set[ClusterId], why: str) -> None:
+        """End what waits inside those that hold nothing any more; parents asked before children."""
         for entry in list(self.state.entries.values()):
             parent, id = entry.request.parent, entry.request.id
             if parent in over and id in self.state.entries:
@@ -288,7 +277,8 @@ class AdmissionController:
                 if self._bundler.all_there(id):
                     self._statuses.recovered(id)
                 continue
-            pinned = [index for index in missing if not self._moves(fixed_id(id, index))]
+            carriers = {n: self.state.groups.of_vnode(fixed_id(id, n)) for n in missing}
+            pinned = [n for n in missing if not any(group.movable for group in carriers[n])]
             if pinned and entry.group is not None:
                 self._begin_anew(entry)
             elif pinned or least:
@@ -297,9 +287,9 @@ class AdmissionController:
                     self._let_in(found)
 
     def _begin_anew(self, entry: Entry) -> None:
-        """Have all of a placement group made again that somebody asked for, under the id he knows.
+        """Have all of a placement group made again, under the id that its user knows.
 
-        Ray cannot mend a part of it, so that waits until nothing runs in the rest.
+        Ray cannot mend a part of a group, so this waits until nothing runs in the rest.
         """
         id, state = entry.request.id, self.state
         left = state.groups.get(entry.group) if entry.group else None
@@ -319,9 +309,6 @@ class AdmissionController:
             state.ledger.drop(vnode.id)
         self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
         self._let_in(found)
-
-    def _moves(self, vnode: VNodeId) -> bool:
-        return any(group.movable for group in self.state.groups.of_vnode(vnode))
 
     def give_back(self) -> None:
         """Give back what is due and unused."""

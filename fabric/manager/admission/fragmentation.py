@@ -1,7 +1,7 @@
 """Fragmentation: the machines whose GPUs are free in smaller parts than the ledger supposes.
 
-Ray does not tell which GPU carries what. That it has no room where the ledger has shows that the
-parts lie apart (`core/places/gpus.py`).
+Ray does not tell which GPU carries what. Where Ray has no room and the ledger has some, the free
+parts are on different GPUs (`core/places/gpus.py`).
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""What the manager keeps on disk: the state of its Ray cluster, and the record of its heads.
-Decides nothing, and imports nothing of the manager.
-"""
+"""What the manager keeps on disk: its state and the record of its heads; decides nothing."""

@@ -1,9 +1,8 @@
 """HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
 
 One JSON file for each address that a head on this machine has had, below XDG_STATE_HOME or
-`~/.local/state`, of the user whom Ray runs as. It is written durably, in a thread, so that a slow
-home folder does not keep the manager from answering. Where it cannot be written, the manager works
-on, and a new head knows nothing of this one.
+`~/.local/state` of Ray's user. A thread writes it durably, so that a slow home folder does not
+delay answers. Without it the manager works on, and a new head knows nothing of this one.
 """
 
 from __future__ import annotations
@@ -109,9 +108,9 @@ class HeadFile:
         drop: Collection[str] = (),
         wait_s: float = 0.0,
     ) -> None:
-        """Record these virtual clusters, if they have changed; what is dropped, is not gone.
+        """Record these virtual clusters if they have changed; those in `drop` are not gone.
 
-        Waits so long at most until it is on disk; it gets there all the same.
+        Returns after `wait_s` at most, and goes on writing.
         """
         kept = tuple(entries.values())
         if kept != self._kept or drop:

@@ -1,9 +1,7 @@
-"""LedgerFile: one Ray cluster's state on disk, written before anybody is told of a decision.
+"""LedgerFile: one Ray cluster's state on disk, written before a decision is told or acted on.
 
-An SQLite file with a row for each machine, cluster, vnode, piece of work, request and placement
-group. `save` writes what has changed, in one transaction: whoever dies in the middle leaves what
-was there before. It is written without fsync, so it survives the death of any process, not a power
-cut.
+An SQLite file with a row for each record of the state. `save` writes what has changed in one
+transaction. There is no fsync: the file survives the death of any process, not a power cut.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from typing import Any
 from ...core.cluster_state import ClusterState
 from ...core.invariants import broken
 from ...core.ledger import Ledger
-from ...core.records import ClusterId, WorkId
+from ...core.places.groups import PlacementGroupRecord
+from ...core.records import ClusterId, Machine, PlacedCluster, Use, VNode, WorkId
 from ...errors import FabricError
 from . import ledger_rows as rows
 
@@ -43,8 +42,8 @@ _SCHEMA = (
 async def own(path: Path) -> int:
     """Wait until no other process owns a ledger; this one does until it ends, or closes the lock.
 
-    A manager that was killed may answer for a moment more, while its successor begins: what it has
-    promised by then must be in the file before that is read.
+    A killed manager may answer for a moment while its successor begins: its promises must be in
+    the file before the successor reads it.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -74,27 +73,22 @@ class LedgerFile:
         try:
             with self._explained():
                 self._prepare()
+                (self.name,) = self._file.execute("SELECT name FROM ledger").fetchone()
+                """What tells the placement groups of this ledger from those of any other."""
         except BaseException:
             self._file.close()
             raise
-
-    @property
-    def name(self) -> str:
-        """What tells the placement groups of this ledger from those of any other."""
-        with self._explained():
-            (name,) = self._file.execute("SELECT name FROM ledger").fetchone()
-        return str(name)
 
     def load(self) -> ClusterState:
         """The cluster state as it was last saved."""
         with self._explained():
             tables = {name: self._rows(name) for name in TABLES}
         ledger = Ledger.restored(
-            machines=[rows.machine(id, what) for id, what in tables["machines"].items()],
-            clusters=[rows.cluster(id, what) for id, what in tables["clusters"].items()],
-            vnodes=[rows.vnode(id, what) for id, what in tables["vnodes"].items()],
-            loans=[loan for id, what in tables["vnodes"].items() for loan in rows.loans(id, what)],
-            uses={WorkId(id): rows.use(what) for id, what in tables["uses"].items()},
+            machines=[rows.read(Machine, row, id=id) for id, row in tables["machines"].items()],
+            clusters=[rows.read(PlacedCluster, r, id=id) for id, r in tables["clusters"].items()],
+            vnodes=[rows.read(VNode, row, id=id) for id, row in tables["vnodes"].items()],
+            loans=[loan for id, row in tables["vnodes"].items() for loan in rows.loans(id, row)],
+            uses={WorkId(id): rows.read(Use, row) for id, row in tables["uses"].items()},
         )
         if wrong := broken(ledger):
             raise FabricError(f"{self._name} does not add up: {wrong[0]}")
@@ -103,8 +97,8 @@ class LedgerFile:
         self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
         state = ClusterState(
             ledger,
-            [rows.entry(id, what) for id, what in order],
-            [rows.group(id, what) for id, what in tables["groups"].items()],
+            [rows.entry(id, row) for id, row in order],
+            [rows.read(PlacementGroupRecord, row, id=id) for id, row in tables["groups"].items()],
             sorted(
                 (rows.work(*row) for row in tables["works"].items()), key=lambda work: work.number
             ),
@@ -115,10 +109,7 @@ class LedgerFile:
         return state
 
     def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
-        """Write what has changed since the last time, and notes with it.
-
-        The same object has to be given each time.
-        """
+        """Write what has changed in this same object since the last time, and notes with it."""
         ledger, changes = state.ledger, state.ledger.changes()
         entries = state.changed_entries.take()
         for id in entries - state.entries.keys():
@@ -129,22 +120,21 @@ class LedgerFile:
         with self._explained():
             self._file.execute("BEGIN IMMEDIATE")
             try:
-                self._write("machines", changes.machines, ledger.machines, rows.machine_row)
-                self._write("clusters", changes.clusters, ledger.clusters, rows.cluster_row)
-                self._write(
-                    "vnodes", changes.vnodes, ledger.vnodes, partial(rows.vnode_row, ledger)
-                )
-                self._write("uses", changes.works, ledger.uses, rows.use_row)
+                self._write("machines", changes.machines, ledger.machines)
+                self._write("clusters", changes.clusters, ledger.clusters)
+                vnode_row = partial(rows.vnode_row, ledger)
+                self._write("vnodes", changes.vnodes, ledger.vnodes, vnode_row)
+                self._write("uses", changes.works, ledger.uses)
                 self._write("entries", entries, state.entries, partial(rows.entry_row, self._asked))
-                self._write("groups", state.groups.changed.take(), state.groups, rows.group_row)
-                self._write("works", state.works.changed.take(), state.works, rows.work_row)
+                self._write("groups", state.groups.changed.take(), state.groups)
+                self._write("works", state.works.changed.take(), state.works)
                 answers = state.changed_answers.take()
                 self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
-                    self._note(name, what)
+                    self.write_note(name, what)
                 self._file.execute("COMMIT")
             except BaseException:
-                self.close()  # what was not written is told nobody, and must be loaded anew
+                self.close()  # what was not written must not be told: it is loaded again
                 raise
 
     def note(self, name: str) -> Any:
@@ -155,16 +145,14 @@ class LedgerFile:
 
     def write_note(self, name: str, what: Any) -> None:
         """Note something that the cluster state does not hold."""
+        values = name, json.dumps(what)
         with self._explained():
-            self._note(name, what)
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", values)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self.closed = True
         self._file.close()
-
-    def _note(self, name: str, what: Any) -> None:
-        self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(what)))
 
     def _rows(self, table: str) -> dict[str, Any]:
         found = self._file.execute(f"SELECT id, what FROM {table}")
@@ -185,7 +173,7 @@ class LedgerFile:
                 f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
                 f"format {version}"
             )
-        # Files of before have none, and versions of before do not look.
+        # Older files have no such table, and older versions do not look for it.
         self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")
 
     def _write(
@@ -193,10 +181,10 @@ class LedgerFile:
         table: str,
         changed: Iterable[str],
         now: Any,
-        row: Callable[[Any], Mapping[str, Any]],
+        row: Callable[[Any], Mapping[str, Any]] = rows.row,
     ) -> None:
         gone = [(id,) for id in changed if id not in now]
-        there = [(id, json.dumps(row(now[id]))) for id in changed if id in now]
+        there = [(id, rows.text(row(now[id]))) for id in changed if id in now]
         self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
         self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
 

@@ -1,15 +1,15 @@
 """Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
 
-Whoever submits a task or an actor chooses an id for it and asks where it runs. The answer is always
-a placement group, sometimes one that does not exist yet: Ray then holds the work until the router
-has had it made. The id of the work is the id of that placement group.
+A process that submits a task or an actor chooses its id and asks where it runs. The answer is a
+placement group. One that does not exist yet has the id of the work, and Ray holds the work until
+the router has had the group made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
@@ -17,7 +17,14 @@ from typing import Protocol
 from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
 from ...core.places.borrowing import borrow
-from ...core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord, Rebundling, Stuck
+from ...core.places.groups import (
+    CarriedBundle,
+    GroupId,
+    PlacementGroupRecord,
+    Rebundling,
+    Stuck,
+    was_made_for,
+)
 from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
 from ...core.resources import Resources
 from ...core.routing.eligibility import Never
@@ -26,14 +33,17 @@ from ...core.routing.work import NOBODY, Work, WorkState, alike
 from ...errors import NoSuchCluster, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
-from .batches import Batches
 from .messages import Ask, Placed
-from .reconstruction import Reconstruction
-from .scheduler import TRIES, Scheduler
+from .scheduler import TRIES, Batches, Scheduler
 from .task_times import TaskTimes, kind_of
 
 SILENCE_S = 20.0
 """After which Ray is asked whether a process that says nothing is still there."""
+
+SURE_S = 1.0
+"""How long Ray must wait for a group before it is made again: its view of what waits is stale."""
+REBUILT_S = 5.0
+"""When work that Ray runs again counts as over, if nothing runs in its placement group."""
 
 
 class Bundles(Protocol):
@@ -69,8 +79,7 @@ class Router:
     def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
-        Asking again is answered like the first time. NoSuchCluster; TooLarge for what could never
-        run there.
+        Asking again is answered alike. NoSuchCluster; TooLarge for what could never run there.
         """
         state = self._state
         self._heard[ask.owner] = self._clock()
@@ -88,8 +97,10 @@ class Router:
                 self._start(replace(work, group=group, bundle=bundle), vnode)
             case Apart() if self._set_apart(work, found):
                 pass
-            case Apart() if self._may_share(ask) and isinstance(
-                into := self._scheduler.choose(ask), Into
+            case Apart() if (
+                ask.actor
+                and not state.works.count(ask.cluster, WorkState.HELD)  # they wait for that piece
+                and isinstance(into := self._scheduler.choose(ask), Into)
             ):
                 self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
             case Queue(group, bundle) if ask.wait:
@@ -103,11 +114,6 @@ class Router:
                 self._why.pop(work.id, None)
                 return None
         return state.works[ask.id]
-
-    def _may_share(self, ask: Ask) -> bool:
-        """Whether an actor may go where others are: not before those who wait for that piece."""
-        held = self._state.works.count(ask.cluster, WorkState.HELD)
-        return ask.actor and not held
 
     def _check_actors(self, ask: Ask) -> None:
         """TooLarge for an actor without resources, if there are as many as there may be."""
@@ -127,10 +133,7 @@ class Router:
             )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
-        """Promise places to tasks like one that waits; to as many as can wait where it does.
-
-        Nothing is made for them, and no room taken that others could have.
-        """
+        """Promise places to tasks like a waiting one: to as many as can wait in its queue."""
         works, promised = self._state.works, list[Work]()
         if like.id not in works or works[like.id].state is WorkState.PLACED:
             return []
@@ -165,19 +168,16 @@ class Router:
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
-        """What a task had better wait for: the end of the first of its kind, which has just begun.
+        """The end of the first task of this kind, if that has just begun and tells where to wait.
 
-        Only then is known whether it may wait in the queue of a piece, or had better be held. None
-        if it need not wait, or in vain.
+        A task may wait in the queue of a piece if its kind is short; otherwise it is held.
         """
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
-        kind = kind_of(ask)
-        if not self._times.has_just_begun(kind) or not isinstance(
-            self._scheduler.choose(ask), AwaitGroup
-        ):
+        first_end = self._times.first_end(kind_of(ask))
+        if first_end is None or not isinstance(self._scheduler.choose(ask), AwaitGroup):
             return None
-        return self._times.first_end(kind)
+        return first_end
 
     def _hold(self, work: Work, *, together: bool) -> None:
         """Have work wait for a placement group: of its own, or of a task like it."""
@@ -195,7 +195,7 @@ class Router:
             works.put(replace(works[id], actor=actor))
 
     def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
-        """Work has ended, or never came; its room goes to whoever waits."""
+        """Work has ended, or never came; its room goes to work that waits."""
         works = self._state.works
         ended = [works[id] for id in ids if id in works]
         if ran:
@@ -234,7 +234,7 @@ class Router:
         self.serve()
 
     def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
-        """Let work run once more whose result was lost: Ray waits for the group that it had."""
+        """Let lost results be computed again: Ray waits for the group that their work had."""
         for group, cluster in self._reconstruction.missed(wanted):
             work = Work(
                 id=WorkId(group),
@@ -257,10 +257,7 @@ class Router:
         self._batches.end(cluster)
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
-        """These vnodes died: what ran there and is started again runs where room is found.
-
-        It looks for the same placement group, so that is made anew, unless it is still there.
-        """
+        """These vnodes died: Ray starts work again in its old group, which is made again."""
         state = self._state
         again: set[GroupId] = set()
         for work in list(state.works):
@@ -373,3 +370,41 @@ class Router:
         behind = state.works.queues(work.group)
         if behind and work.state is WorkState.HELD:
             state.works.put(replace(behind[0], state=WorkState.HELD))
+
+
+class Reconstruction:
+    """Work whose result was lost and that Ray runs again on its own (lineage).
+
+    Ray waits for the placement group that the work had, and no process reports the end of the work.
+    """
+
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._clock = clock
+        self._missed: dict[GroupId, float] = {}
+        """Since when each placement group was missed."""
+        self._seen: dict[WorkId, float] = {}
+        """When Ray last ran work once more, or waited to."""
+
+    def missed(self, wanted: Iterable[GroupId]) -> list[tuple[GroupId, ClusterId]]:
+        """The placement groups to make once more, with the virtual clusters that they belong to."""
+        state, now = self._state, self._clock()
+        unknown = {
+            group for group in wanted if group not in state.groups and group not in state.works.busy
+        }
+        self._missed = {group: self._missed.get(group, now) for group in unknown}
+        sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
+        owners = [id for id, e in state.entries.items() if not (e.waiting or e.group)]
+        of = {group: [id for id in owners if was_made_for(id, group)] for group in sure}
+        return [(group, ids[0]) for group, ids in of.items() if ids]
+
+    def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
+        """The work that is over: for a while Ray has neither waited for its group nor used it."""
+        now, works = self._clock(), self._state.works.of_owner(NOBODY)
+        self._seen = {
+            work.id: now
+            if work.group in wanted or work.group in in_use
+            else self._seen.get(work.id, now)
+            for work in works
+        }
+        return [id for id, at in self._seen.items() if now > at + REBUILT_S]

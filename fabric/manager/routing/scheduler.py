@@ -1,16 +1,23 @@
-"""Scheduler: where work would run now, by the cluster state and by how long such tasks last."""
+"""Where work would run now, by the cluster state and by how long such tasks last.
+
+`Batches`: tasks that are alike wait together for one placement group, up to a limit.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 from contextlib import closing
+from dataclasses import replace
 
 from ...core.cluster_state import ClusterState
-from ...core.records import VNodeKind
+from ...core.places.groups import GroupId
+from ...core.records import ClusterId, VNodeKind
 from ...core.routing.eligibility import Never
-from ...core.routing.pace import SOON_S
+from ...core.routing.pace import SOON_S, batch_limit
 from ...core.routing.scheduling import Apart, AwaitGroup, Into, Queue, choose, shortest_queue
-from ...core.routing.work import WorkState
+from ...core.routing.work import Work, WorkState, alike
+from ...core.routing.work_table import WorkTable
 from ..settings import KeeperSettings
 from .messages import Ask
 from .task_times import TaskTimes, kind_of
@@ -62,8 +69,8 @@ class Scheduler:
     def _soon_s(self, ask: Ask) -> float:
         """How long a task may wait for a flexible piece that others use.
 
-        Not at all, unless its like are known to be short and nobody is held who could run if the
-        pieces were idle: they were there first, and those who come later must not keep them busy.
+        Not at all, unless its kind is known to be short and no held work could run in these pieces
+        if they were idle: that was there first, and later tasks must not keep the pieces busy.
         """
         state, cluster = self._state, ask.cluster
         if ask.actor or self._times.task_s(kind_of(ask)) is None:
@@ -76,3 +83,39 @@ class Scheduler:
             first = itertools.islice(held, TRIES)
             served = any(work.demand.fits(room) for work in first for room in rooms)
         return 0.0 if served else SOON_S
+
+
+class Batches:
+    """The placement groups that tasks alike were promised last, and how many of them."""
+
+    def __init__(self, works: WorkTable, times: TaskTimes) -> None:
+        self._works = works
+        self._times = times
+        self._last: dict[tuple[ClusterId, Hashable], tuple[GroupId, int]] = {}
+
+    def begin(self, work: Work) -> None:
+        """A task waits for a placement group of its own, which others may wait for as well."""
+        self._last[_batch(work)] = (work.group, 1)
+
+    def join(self, work: Work) -> bool:
+        """Have a task wait for the placement group of one like it; False if that has enough."""
+        works, batch = self._works, _batch(work)
+        waiting = sum(works.count(work.cluster, s) for s in (WorkState.HELD, WorkState.QUEUED))
+        running = works.count(work.cluster, WorkState.PLACED)
+        limit = batch_limit(waiting, running, self._times.task_s(kind_of(work)))
+        group, size = self._last.get(batch, (work.group, limit))
+        if size >= limit or group not in works.busy:
+            return False
+        works.put(replace(work, group=group, bundle=0, state=WorkState.QUEUED))
+        self._last[batch] = (group, size + 1)
+        return True
+
+    def end(self, cluster: ClusterId) -> None:
+        """A virtual cluster is about to end, with all its work."""
+        for batch in [each for each in self._last if each[0] == cluster]:
+            del self._last[batch]
+
+
+def _batch(work: Work) -> tuple[ClusterId, Hashable]:
+    """The same for tasks that may share a placement group."""
+    return work.cluster, alike(work.demand, work.selector)

@@ -1,6 +1,6 @@
-"""TaskTimes: how long tasks of each kind last, as those that have ended show.
+"""TaskTimes: how long tasks of each kind last, by those that have ended.
 
-Of a kind are tasks of one function that are alike, in one virtual cluster.
+A kind is the tasks of one function, alike in what they need, in one virtual cluster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from ...core.routing.work import Work, alike
 from .messages import Ask
 
 PROOF_S = 0.1
-"""How long the first of a kind may take to end before its like are no longer taken to be short: as
-long as it takes Ray to make a placement group for them."""
+"""How long the first task of a short kind may take: as long as Ray takes to make a group."""
 
 Kind = tuple[ClusterId, str, Hashable]
 
@@ -55,15 +54,11 @@ class TaskTimes:
 
         return wait_s
 
-    def has_just_begun(self, kind: Kind) -> bool:
-        """Whether the first of a kind runs, and may yet prove to be short."""
+    def first_end(self, kind: Kind) -> asyncio.Event | None:
+        """Set once the first of a kind ends; None unless it runs and may yet prove to be short."""
         began = self._begun.get(kind)
-        if began is None or self._paces.task_s(kind) is not None:
-            return False
-        return self._clock() <= began + PROOF_S
-
-    def first_end(self, kind: Kind) -> asyncio.Event:
-        """What is set once the first of a kind has ended."""
+        if began is None or self._paces.task_s(kind) is not None or self._clock() > began + PROOF_S:
+            return None
         return self._first_ends.setdefault(kind, asyncio.Event())
 
     def began(self, work: Work) -> None:

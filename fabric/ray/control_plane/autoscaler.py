@@ -43,10 +43,9 @@ class Autoscaler:
         self._last = PublishedDemand(**{name: tuple(part) for name, part in told.items()})
 
     async def ask(self, ours: Sequence[Resources]) -> None:
-        """Have our part be this; what others have asked for stays.
+        """Replace our part of the request; what others have asked for stays.
 
-        What is about to be written is noted first, so that a manager that dies in between knows
-        its own part when it begins again.
+        Our part is noted before it is written, so a manager that dies in between still knows it.
         """
         there = await asyncio.to_thread(self._requests.read)
         wanted = self._requests.encode([each.to_ray() for each in ours])

@@ -1,9 +1,8 @@
 """Gcs: what the manager asks of Ray's control plane, as coroutines.
 
-Ray's Python API lets Ray choose the id of a placement group. The manager has to choose it: then a
-group can be written down before it exists, asked for again after a crash, and given to work that
-waits for it. So this speaks to the GCS by the messages that Ray's own API sends, which
-Ray ships; it imports Ray, and is imported only where Ray is.
+In Ray's Python API, Ray chooses the id of a placement group. The manager has to choose it: it
+records a group before the group exists, asks for it again after a crash, and gives it to work that
+waits. So this sends the messages of Ray's own API to the GCS. It imports Ray when it is imported.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ from .resource_view import MachineView, held, offered, view_of, wanted
 common = private_ray.generated("common_pb2")
 tables = private_ray.generated("gcs_pb2")
 messages = private_ray.generated("gcs_service_pb2")
-services = private_ray.generated("gcs_service_pb2_grpc")
 
-ANY_LENGTH = (("grpc.max_receive_message_length", -1),)
-"""Answers of Ray grow with what there is; the usual 4 MB are a few thousand tasks."""
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
 PLACING_S, PLACING_POLL_S = 5.0, 0.002
@@ -59,15 +55,8 @@ class Gcs:
         self._raylets: dict[MachineId, tuple[str, int]] = {}
         self._names: dict[GroupId, str] = {}
         """Of placement groups that are somewhere and were not known, so as to ask for each once."""
-        channel = private_ray.channel(address, ANY_LENGTH)
-        self._channel = channel
-        self._groups = services.PlacementGroupInfoGcsServiceStub(channel)
-        self._nodes = services.NodeInfoGcsServiceStub(channel)
-        self._usage = services.NodeResourceInfoGcsServiceStub(channel)
-        self._actors = services.ActorInfoGcsServiceStub(channel)
-        self._tasks = services.TaskInfoGcsServiceStub(channel)
-        self._jobs = services.JobInfoGcsServiceStub(channel)
-        self._workers = services.WorkerInfoGcsServiceStub(channel)
+        self._channel = private_ray.channel(address)
+        self._calls = private_ray.gcs_calls(self._channel)
 
     async def create(
         self,
@@ -76,10 +65,6 @@ class Gcs:
         labels: Iterable[Mapping[str, str]],
         timeout_s: float,
     ) -> bool:
-        """Ask for a placement group and wait until it has its places; False if it has not by then.
-
-        Asking again for the same changes nothing.
-        """
         known = list(labels)
         id = bytes.fromhex(group.id)
         spec = common.PlacementGroupSpec(
@@ -100,12 +85,12 @@ class Gcs:
                 bundle.label_selector[NODE_LABEL] = piece.machine
             elif piece.selector:
                 bundle.label_selector.update(to_ray(piece.selector, known))
-        request = messages.CreatePlacementGroupRequest(placement_group_spec=spec)
         # Ray lets others wait for a group that it does not know yet: no need for its answer first.
         placed = asyncio.ensure_future(self._wait(id, timeout_s))
         try:
-            answer = await _ask(self._groups.CreatePlacementGroup, request)
-            _check(answer.status)
+            answer = await self._ask("CreatePlacementGroup", placement_group_spec=spec)
+            if answer.status.code:
+                raise FabricError(f"Ray refuses a placement group: {answer.status.message}")
         except BaseException:
             placed.cancel()
             raise
@@ -114,7 +99,8 @@ class Gcs:
     async def _wait(self, id: bytes, timeout_s: float) -> bool:
         request = messages.WaitPlacementGroupUntilReadyRequest(placement_group_id=id)
         try:
-            answer = await self._groups.WaitPlacementGroupUntilReady(request, timeout=timeout_s)
+            call = self._calls["WaitPlacementGroupUntilReady"]
+            answer = await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return False
@@ -122,43 +108,32 @@ class Gcs:
         return int(answer.status.code) == 0
 
     async def look(self, id: GroupId) -> Seen | None:
-        """What has become of a placement group; None if there is none."""
-        request = messages.GetPlacementGroupRequest(placement_group_id=bytes.fromhex(id))
-        answer = await _ask(self._groups.GetPlacementGroup, request)
+        answer = await self._ask("GetPlacementGroup", placement_group_id=bytes.fromhex(id))
         if not answer.HasField("placement_group_table_data"):
             return None
         return _seen(answer.placement_group_table_data)
 
     async def remove(self, id: GroupId) -> None:
-        """Remove a placement group, and what runs in it; one that is gone is no error.
-
-        Ray finishes a placement that is under way before it is asked: a raylet would keep what it
-        has set aside for a group that is removed meanwhile (decision 43).
-        """
+        """Remove a group once Ray has ended a placement: else raylets keep CPUs (decision 43)."""
         until = time.monotonic() + PLACING_S
         while (seen := await self.look(id)) is not None and seen.being_placed:
             if time.monotonic() > until:
                 log.warning("Ray has not placed the group %s for %g s", id, PLACING_S)
                 break
             await asyncio.sleep(PLACING_POLL_S)
-        request = messages.RemovePlacementGroupRequest(placement_group_id=bytes.fromhex(id))
-        await _ask(self._groups.RemovePlacementGroup, request)
+        await self._ask("RemovePlacementGroup", placement_group_id=bytes.fromhex(id))
 
     async def available(self) -> Mapping[MachineId, Resources]:
-        """What the GCS takes to be free on each machine."""
-        answer = await _ask(
-            self._usage.GetAllAvailableResources, messages.GetAllAvailableResourcesRequest()
-        )
+        answer = await self._ask("GetAllAvailableResources")
         return {
             MachineId(each.node_id.hex()): offered(each.resources_available)
             for each in answer.resources_list
         }
 
     async def dead(self, actors: Collection[str]) -> frozenset[str]:
-        """Which of these actors have ended, or were never there."""
         if not actors:
             return frozenset()
-        answer = await _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest())
+        answer = await self._ask("GetAllActorInfo")
         alive = {
             each.actor_id.hex()
             for each in answer.actor_table_data
@@ -167,67 +142,38 @@ class Gcs:
         return frozenset({*actors} - alive)
 
     async def over(self, processes: Collection[ProcessId]) -> frozenset[ProcessId]:
-        """Which of these processes have ended, or were never there."""
         asked = tuple(processes)
         answers = await asyncio.gather(
-            *(
-                _ask(
-                    self._workers.GetWorkerInfo,
-                    messages.GetWorkerInfoRequest(worker_id=bytes.fromhex(id)),
-                )
-                for id in asked
-            )
+            *(self._ask("GetWorkerInfo", worker_id=bytes.fromhex(id)) for id in asked)
         )
-        known = {id: a.worker_table_data for id, a in zip(asked, answers, strict=True)}
+        workers = [answer.worker_table_data for answer in answers]
         return frozenset(
             id
-            for id, worker in known.items()
+            for id, worker in zip(asked, workers, strict=True)
             if not worker.is_alive or worker.worker_address.node_id.hex() not in self._raylets
         )
 
     async def running(self, jobs: Collection[JobId]) -> tuple[Running, ...]:
-        """The actors and tasks of these jobs that run now, as far as Ray reports them."""
         filters = messages.GetTaskEventsRequest.Filters(exclude_driver=True)
         filters.state_filters.add(state="RUNNING", predicate=messages.FilterPredicate.EQUAL)
         actors, tasks = await asyncio.gather(
-            _ask(self._actors.GetAllActorInfo, messages.GetAllActorInfoRequest()),
-            _ask(
-                self._tasks.GetTaskEvents,
-                messages.GetTaskEventsRequest(limit=TASKS, filters=filters),
-            ),
+            self._ask("GetAllActorInfo"), self._ask("GetTaskEvents", limit=TASKS, filters=filters)
         )
-        alive = [
-            (each, "actor", each.actor_id.hex(), each.class_name, each.required_resources)
+        found = [
+            _running(each, "actor", each.actor_id, each.class_name, each.required_resources)
             for each in actors.actor_table_data
-            if each.state == tables.ActorTableData.ALIVE
+            if each.state == tables.ActorTableData.ALIVE and each.job_id.hex() in jobs
         ]
-        alive += [
-            (
-                each,
-                "task",
-                each.task_id.hex(),
-                each.task_info.name,
-                each.task_info.required_resources,
-            )
-            for each in tasks.events_by_task
-            if each.task_info.type == common.TaskType.NORMAL_TASK
-        ]
-        found = []
-        for each, kind, id, name, required in alive:
-            if (job := JobId(each.job_id.hex())) in jobs:
-                resources, group = held(required)
-                running = Running(
-                    job=job, kind=kind, id=id, name=name, group=group, resources=resources
+        for each in tasks.events_by_task:
+            task = each.task_info
+            if task.type == common.TaskType.NORMAL_TASK and each.job_id.hex() in jobs:
+                found.append(
+                    _running(each, "task", each.task_id, task.name, task.required_resources)
                 )
-                found.append(running)
         return tuple(found)
 
     async def bury(self) -> tuple[MachineId, ...]:
-        """Tell Ray of machines that are there, but whose raylet is not; says which.
-
-        Ray asks a raylet for 15 seconds before it takes it for dead. Where the machine itself says
-        that nobody listens at the raylet's port, it is: raylets never come back under their id.
-        """
+        """Unregister raylets whose port refuses connections: Ray itself would wait for 15 s."""
         asked = list(self._raylets.items())
         gone = await asyncio.gather(*(_nobody_listens(*where) for _, where in asked))
         dead = [id for (id, _), nobody in zip(asked, gone, strict=True) if nobody]
@@ -236,23 +182,18 @@ class Gcs:
                 reason=common.NodeDeathInfo.UNEXPECTED_TERMINATION,
                 reason_message="nothing listens at the port of its raylet any more",
             )
-            request = messages.UnregisterNodeRequest(
-                node_id=bytes.fromhex(id), node_death_info=info
-            )
-            await _ask(self._nodes.UnregisterNode, request)
+            await self._ask("UnregisterNode", node_id=bytes.fromhex(id), node_death_info=info)
             del self._raylets[id]
         return tuple(dead)
 
     async def observe(self, known: Mapping[GroupId, int], *, everything: bool = False) -> Observed:
-        """Look at the whole cluster."""
         nodes, usage, jobs = await asyncio.gather(
-            _ask(self._nodes.GetAllNodeInfo, messages.GetAllNodeInfoRequest()),
-            _ask(self._usage.GetAllResourceUsage, messages.GetAllResourceUsageRequest()),
-            _ask(
-                self._jobs.GetAllJobInfo,
-                messages.GetAllJobInfoRequest(
-                    skip_submission_job_info_field=True, skip_is_running_tasks_field=True
-                ),
+            self._ask("GetAllNodeInfo"),
+            self._ask("GetAllResourceUsage"),
+            self._ask(
+                "GetAllJobInfo",
+                skip_submission_job_info_field=True,
+                skip_is_running_tasks_field=True,
             ),
         )
         alive = [node for node in nodes.node_info_list if node.state == tables.GcsNodeInfo.ALIVE]
@@ -287,9 +228,7 @@ class Gcs:
 
     async def _all(self) -> dict[GroupId, Seen]:
         """Every placement group. Ray answers with those that were removed, too, ever since."""
-        answer = await _ask(
-            self._groups.GetAllPlacementGroup, messages.GetAllPlacementGroupRequest()
-        )
+        answer = await self._ask("GetAllPlacementGroup")
         found = map(_seen, answer.placement_group_table_data)
         return {seen.id: seen for seen in found if seen is not None}
 
@@ -316,6 +255,13 @@ class Gcs:
                     self._names[seen.id] = seen.name
         return found
 
+    async def _ask(self, call: str, **fields: Any) -> Any:
+        request = getattr(messages, f"{call}Request")(**fields)
+        try:
+            return await self._calls[call](request, timeout=RPC_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise _explained(error) from error
+
     async def close(self) -> None:
         await self._channel.close()
 
@@ -336,15 +282,14 @@ async def _nobody_listens(host: str, port: int) -> bool:
     return True
 
 
-async def _ask(call: Any, request: Any) -> Any:
-    try:
-        return await call(request, timeout=RPC_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        raise _explained(error) from error
-
-
 def _explained(error: grpc.aio.AioRpcError) -> FabricError:
     return FabricError(f"Ray does not answer: {error.code().name}: {error.details()}")
+
+
+def _running(found: Any, kind: str, id: bytes, name: str, required: Mapping[str, float]) -> Running:
+    resources, group = held(required)
+    job = JobId(found.job_id.hex())
+    return Running(job=job, kind=kind, id=id.hex(), name=name, group=group, resources=resources)
 
 
 def _seen(table: Any) -> Seen | None:
@@ -363,8 +308,3 @@ def _seen(table: Any) -> Seen | None:
         being_placed=table.state == tables.PlacementGroupTableData.PREPARED
         or (state != "created" and table.stats.scheduling_state in _PLACING),
     )
-
-
-def _check(status: Any) -> None:
-    if status.code:
-        raise FabricError(f"Ray refuses a placement group: {status.message}")

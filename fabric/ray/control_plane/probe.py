@@ -1,8 +1,8 @@
 """Tells a Ray that is slow from one that is not there, before Ray itself tries for minutes.
 
-Ray's control plane is a gRPC server. Another server refuses the first frame, and one that says
-nothing at all for `SILENT_S` is no Ray either: even on a busy machine the control plane greets at
-once. What has greeted may take as long as the caller likes. Ray is not imported for this.
+Ray's control plane is a gRPC server, which greets at once even on a busy machine. A server that
+refuses the first frame, or is silent for `SILENT_S`, is no Ray. One that has greeted may take as
+long as the caller allows. Ray is not imported for this.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILE
     with _channel(address, options) as channel:
         if _answers(channel, address, auth_mode, min(timeout_s, silent_s)):
             return
-        if not _has_greeted(channel):
+        try:
+            grpc.channel_ready_future(channel).result(timeout=0.1)
+        except grpc.FutureTimeoutError:
             raise ClusterUnreachable(
                 address,
                 f"something listens there, and has said nothing for {min(timeout_s, silent_s):g} "
                 "s: no Ray, or one that hangs",
-            )
+            ) from None
         left = deadline - time.monotonic()
         if left > 0 and _answers(channel, address, auth_mode, left):
             return
@@ -94,14 +96,6 @@ def _answers(channel: grpc.Channel, address: str, auth_mode: str, timeout_s: flo
             case _:
                 reason = f"what listens there does not answer as Ray does: {error.details()}"
         raise ClusterUnreachable(address, reason) from None
-    return True
-
-
-def _has_greeted(channel: grpc.Channel) -> bool:
-    try:
-        grpc.channel_ready_future(channel).result(timeout=0.1)
-    except grpc.FutureTimeoutError:
-        return False
     return True
 
 

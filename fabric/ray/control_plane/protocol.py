@@ -38,7 +38,7 @@ class Observed:
     machines: tuple[Machine, ...]
     groups: Mapping[GroupId, Seen]
     available: Mapping[MachineId, Resources]
-    """What nobody uses of each machine."""
+    """What is free of each machine."""
     jobs: frozenset[JobId]
     """Those that run."""
     named: Mapping[JobId, str] = field(default_factory=dict)
@@ -54,10 +54,7 @@ Shown = Mapping[GroupId, Mapping[int, tuple[MachineId, Resources]]]
 
 
 def clear(shown: Shown, known: Mapping[GroupId, int]) -> dict[GroupId, Seen]:
-    """The known placement groups of which the machines show all bundles, so none need be asked for.
-
-    What machines say is a tenth of a second old, so what they do not show may be there.
-    """
+    """The known groups of which machines show all bundles, in their view of 0.1 s ago."""
     return {
         id: seen_on(id, bundles)
         for id, bundles in shown.items()
@@ -90,47 +87,35 @@ class RayControl(Protocol):
         timeout_s: float,
         /,
     ) -> bool:
-        """Ask for a placement group and wait until it has its places; False if it has not by then.
-
-        Asking again for the same changes nothing.
-        """
-        ...
+        """Ask for a group, if it is new, and wait for its places; False if it has none by then."""
 
     async def look(self, id: GroupId, /) -> Seen | None:
         """What has become of a placement group; None if there is none."""
-        ...
 
     async def remove(self, id: GroupId, /) -> None:
         """Remove a placement group, and what runs in it; one that is gone is no error."""
-        ...
 
     async def available(self) -> Mapping[MachineId, Resources]:
         """What Ray takes to be free on each machine."""
-        ...
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
         """Which of these actors have ended, or were never there."""
-        ...
 
     async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
         """Which of these processes have ended, or were never there."""
-        ...
 
     async def bury(self) -> Sequence[MachineId]:
         """Tell Ray of machines that are there, but whose raylet is not; says which."""
-        ...
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
         """The actors and tasks of these jobs that run now, as far as Ray reports them."""
-        ...
 
     async def observe(
         self, known: Mapping[GroupId, int], /, *, everything: bool = False
     ) -> Observed:
         """Look at the whole cluster.
 
-        Of the placement groups it finds those known, which should have so many bundles, and all
-        that have a place somewhere. What is not known and waits for places is found only where
-        `everything` is looked through, which takes longer the more groups there ever were.
+        Finds the placement groups in `known` (id to number of bundles) and all that have a place.
+        Unknown ones that wait are found with `everything`, which takes longer with every group
+        that there ever was.
         """
-        ...

@@ -65,7 +65,7 @@ def parsed(name: str) -> tuple[str, GroupId | None, int | None]:
 
 
 def offered(resources: Mapping[str, float]) -> Resources:
-    """What a machine offers to everybody: not what Ray counts for itself and for its groups."""
+    """What a machine offers to all work, without what Ray counts for itself and for groups."""
     return Resources.of(
         {
             name: max(0.0, amount)

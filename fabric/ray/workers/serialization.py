@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,20 +28,12 @@ class _Referred:
 
 
 def packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
-    """A call as one argument, followed by the references in it.
-
-    Ray pickles every argument by itself, which costs more than a short call's work.
-    """
+    """A call as one argument, and the references in it: Ray is slow to pickle each by itself."""
     from ray import ObjectRef
 
-    references: list[Any] = []
-    placed: list[Any] = []
-    for arg in args:
-        if isinstance(arg, ObjectRef):
-            placed.append(_Referred(len(references)))
-            references.append(arg)
-        else:
-            placed.append(arg)
+    references = [arg for arg in args if isinstance(arg, ObjectRef)]
+    numbers = itertools.count()
+    placed = [_Referred(next(numbers)) if isinstance(arg, ObjectRef) else arg for arg in args]
     return (_pickled((method, placed)), *references)
 
 
@@ -89,8 +82,8 @@ def unpacked(answer: bytes | _Whole) -> Any:
 def _hosted(cls: type[Any]) -> type[Any]:
     """The class with one method more, which makes a packed call.
 
-    What a worker holds once it is made, it holds to its end. It is hidden from the search for
-    garbage, which Ray starts now and then and which would stop a worker with PyTorch for 0.1 s.
+    What a worker holds once it is made, it holds to its end, so `freeze` hides it from the garbage
+    collector, which Ray runs now and then and which stops a worker with PyTorch for 0.1 s.
     """
 
     def __init__(self: Any, *args: Any) -> None:

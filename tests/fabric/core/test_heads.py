@@ -25,7 +25,6 @@ from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from fedpilot.fabric.errors import NoSuchCluster
 from fedpilot.fabric.manager.files.head_file import HeadFile, began, file_of, read, write
-from fedpilot.fabric.manager.restore import restore
 from reconciler_world import World, story, two
 
 NOW = 1_700_000_000.0
@@ -174,31 +173,31 @@ class TestRestore:
         gone = (lost("up", user="alice"), lost("in", inside="up"), lost("big"))
         big = replace(gone[2], spec={"flex_resource_min": {"CPU": 99.0}})
         record = HeadRecord(session="two", began=NOW, gone=(*gone[:2], big))
-        done = restore(world.reconciler, record, [], "bob", world.clock())
-        assert [each["id"] for each in done["restored"]] == ["up", "in"]
-        assert "can never get its places" in done["refused"]["big"]
+        restored, refused = world.reconciler.restore(record, [], "bob")
+        assert restored == ["up", "in"]
+        assert "can never get its places" in refused["big"]
         assert world.cluster_state.entries[ClusterId("up")].user == "alice"
         assert ("up", "restored", "by bob") in world.events()
         await world.passes(1)
         assert world.states() == {"up": "active", "in": "active"}
         assert not world.wrong()
 
-        again = restore(world.reconciler, record, ["up"], "bob", world.clock())
-        assert [each["id"] for each in again["restored"]] == ["up"], "asked twice, answered alike"
+        again, _ = world.reconciler.restore(record, ["up"], "bob")
+        assert again == ["up"], "asked twice, answered alike"
 
     @story
     async def test_what_is_inside_one_that_waits_is_restored_later(self, world: World) -> None:
         await world.begins(*two())
         await world.create(entry("other", 8))
         record = HeadRecord(session="two", began=NOW, gone=(lost("up"), lost("in", inside="up")))
-        done = restore(world.reconciler, record, [], "", world.clock())
-        assert [(each["id"], each["state"]) for each in done["restored"]] == [("up", "waiting")]
-        assert done["refused"] == {"in": "up, which it was inside of, has no places yet"}
+        restored, refused = world.reconciler.restore(record, [], "")
+        assert [(each, world.state(each)) for each in restored] == [("up", "waiting")]
+        assert refused == {"in": "up, which it was inside of, has no places yet"}
 
     @story
     async def test_a_name_that_nobody_has_lost_is_refused(self, world: World) -> None:
         await world.begins(*two())
         record = HeadRecord(session="two", began=NOW, gone=(lost("a"),))
         with pytest.raises(NoSuchCluster, match="there are: a"):
-            restore(world.reconciler, record, ["a", "b"], "", world.clock())
+            world.reconciler.restore(record, ["a", "b"], "")
         assert world.cluster_state.entries == {}

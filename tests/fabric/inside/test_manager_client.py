@@ -21,7 +21,7 @@ class Line:
         self.there: set[Any] = set()
         self.looked: list[list[object]] = []
         self.told: list[WorkId] = []
-        self.actors: list[tuple[WorkId, str]] = []
+        self.actors: list[tuple[Any, ...]] = []
         self.given_back: list[WorkId] = []
         self.times = 0
         self.silent = False
@@ -34,19 +34,17 @@ class Line:
         self.looked.append(list(refs))
         return [ref for ref in refs if ref in self.there]
 
-    def begun(self, work: WorkId, actor: str) -> None:
+    def call(self, method: str, /, *args: Any, timeout_s: float = 60.0) -> None:
         if self.silent:
             raise ConnectionError("the manager is starting again")
-        self.actors.append((work, actor))
-
-    def give_back(self, owner: ProcessId, works: Sequence[WorkId]) -> None:
-        self.given_back += works
-
-    def tell(self, owner: ProcessId, works: Sequence[WorkId], timeout_s: float) -> None:
-        if self.silent:
-            raise ConnectionError("the manager is starting again")
-        self.times += 1
-        self.told += works
+        if method == "begun":
+            self.actors.append(args)
+        elif method == "unused":
+            self.given_back += args[1]
+        else:
+            assert (method, args[0]) == ("done", ME)
+            self.times += 1
+            self.told += args[1]
         if self.refuses:
             raise TimeoutError
 

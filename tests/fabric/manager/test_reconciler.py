@@ -165,7 +165,7 @@ class TestOthers:
         world.ray.group_down(group)
         await world.do(world.reconciler.turn())
         assert world.state("job") == "recovering"
-        assert world.reason("job") == "somebody removed one of its placement groups"
+        assert world.reason("job") == "one of its placement groups was removed by others"
         await world.passes(1)
         assert world.state("job") == "active"
         assert world.ours() == {group}
