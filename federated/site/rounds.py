@@ -30,8 +30,8 @@ from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
 from .client_states import ClientStates
 from .cohorts import Cohort
-from .futures import Answer, or_fail
 from .node_placement import Hosting
+from .orders import Answer, or_fail
 from .workers.attempt import Attempt, PieceResult
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
 

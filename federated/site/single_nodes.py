@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpilot.mediator import Payload
+from fedpilot.mediator.federation.futures import done, then
 
 from ..core.population.partitions.partition import Partition
 from ..core.state import Array, State
 from ..core.sums.partial import Tally
 from .client_states import ClientMemory
-from .futures import Answer, gathered, settled
 from .node_placement import Hosting
-from .payloads import execution_of, tallied
-from .shared_models import SharedModels
+from .object_store import SharedModels
+from .orders import Answer, execution_of, tallied
 from .workers.pool import WorkerCall, WorkerPool
 
 
@@ -94,15 +94,15 @@ class SingleNodes:
         index = order.header["client"]
         worker = self._hosting.where(index)
         if worker is None:
-            return settled(Payload(kind="released"))
+            return done(Payload, kind="released")
         evicting = self._evict(index, worker, "release() was called")
-        return gathered([evicting.answer], lambda _: Payload(kind="released"))
+        return then(evicting.answer, lambda _: Payload(kind="released"))
 
     def show(self, order: Payload) -> Answer:
         """Tell what is known of a node."""
         index = order.header["client"]
         held = {"samples": self._partition.size(index)}
-        return settled(Payload(kind="node", header=self._hosting.show(index) | held))
+        return done(Payload, kind="node", header=self._hosting.show(index) | held)
 
     def evict_idle(self) -> None:
         """Release the nodes that nobody has used for long."""
@@ -119,7 +119,7 @@ class SingleNodes:
         piece.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
         home = self._hosting.home(index, self._pool.usable() or (0,))
         self._pool.submit([piece], worker=home)
-        return gathered([piece.answer], lambda results: finish(results[0]))
+        return then(piece.answer, finish)
 
     def _evict(self, index: int, worker: int, reason: str) -> WorkerCall:
         self._hosting.let_go(index, reason)

@@ -20,6 +20,7 @@ from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext
 from fedpilot.mediator.core.rules.disclosure import Declaration
 from fedpilot.mediator.core.rules.wants import Wants
+from fedpilot.mediator.federation.futures import done
 
 from ..algorithms import algorithm_of
 from ..config.telling import understood
@@ -41,11 +42,10 @@ from .disclosure.content_pin import hold_to
 from .disclosure.disclosure_gate import Leaving
 from .disclosure.policy_facts import covered, wants
 from .evaluation import Evaluator
-from .futures import Answer, settled
 from .node_placement import Hosting
-from .payloads import execution_of, key_of
+from .object_store import SharedModels
+from .orders import Answer, execution_of, key_of
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
-from .shared_models import SharedModels
 from .single_nodes import SingleNodes
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
@@ -157,7 +157,7 @@ class FederatedWorkload:
             on_event=self._on_pool_event,
             on_idle=lambda: self._nodes.evict_idle(),
         )
-        self._models = SharedModels(self._site, gang, self._pool)
+        self._models = SharedModels(self._site, gang.put)
         self._nodes = nodes = SingleNodes(
             self._hosting,
             self._pool,
@@ -261,7 +261,7 @@ class FederatedWorkload:
         begun = self._rounds.find(key_of(order.header))
         if begun is not None:
             begun.close()
-        return settled(Payload(kind="closing"))
+        return done(Payload, kind="closing")
 
     def _kept_in(self, header: Mapping[str, Any]) -> str:
         """The folder of the journal: this site's own, or the run folder that an order names."""

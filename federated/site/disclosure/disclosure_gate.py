@@ -39,7 +39,7 @@ from ...errors import (
     WorkersExhausted,
     WorkersNotUp,
 )
-from ..futures import Answer, or_fail
+from ..orders import Answer, or_fail
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from ..object_store import INLINE_BYTES
 from .lru import Recent
 
 TICK_S = 1.0
@@ -163,10 +162,6 @@ class WorkerPool:
             return []
 
         self._inbox.put(first_that)
-
-    def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
-        """Make a model ready to be sent along with work."""
-        return SharedModel(key, state if nbytes <= INLINE_BYTES else self._gang.put(state))
 
     def close(self) -> None:
         """End the workers and fail what is undone; may be called twice."""
