@@ -6,10 +6,8 @@ the next: compiled, folded, mapped, and one by one, which suits every model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +21,7 @@ from .stacking import NotStackable, stack
 from .structure import facts_of
 from .trainers import probe
 from .trainers.resident import ResidentModule
-from .trainers.trainer_factory import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+from .trainers.trainer_factory import CPU_ONLY, why_not_together
 from .training.client import ClientUpdate
 from .training.modules import Loss
 from .training.optimizers import fused_rate
@@ -49,7 +47,8 @@ def choose(
     The module is a fresh one; it is used up.
     """
     together = wish.kind is not None and wish.kind is not ExecutionKind.SEQUENTIAL
-    if (why_not := _why_not(module, loss, update)) is not None:
+    trained = (weight for weight in module.parameters() if weight.requires_grad)
+    if (why_not := why_not_together(trained, loss, update)) is not None:
         if together:
             raise ExecutionRefused(str(wish.kind), why_not)
         size = wish.chunk_size or SEQUENTIAL_CHUNK
@@ -117,20 +116,14 @@ def refusals(
     """The ways that the model's structure rules out, and why."""
     refused = {}
     for kind in kinds:
-        if why := _without(partial(_eligible, kind, module, training, where, facts, like)):
-            refused[kind] = why
+        try:
+            _check_structure(kind, module, training, where, facts, like)
+        except NotStackable as error:
+            refused[kind] = str(error)
     return refused
 
 
-def facts_or_none(module: nn.Module, sample: torch.Tensor) -> ModelFacts | None:
-    """What the model's structure says; None where its code fails on the sample."""
-    try:
-        return facts_of(module, sample)
-    except Exception:
-        return None
-
-
-def _eligible(
+def _check_structure(
     kind: ExecutionKind,
     module: nn.Module,
     training: Training,
@@ -163,24 +156,6 @@ def _check(
         probe.check_chain(resident.module, tuple(like.shape[1:]), like.dtype)
     else:
         probe.check(execution, resident, training, like=like, device=CPU)
-
-
-def _without(attempt: Callable[[], Any]) -> str:
-    """Why an attempt was refused; empty if it was not."""
-    try:
-        attempt()
-    except NotStackable as error:
-        return str(error)
-    return ""
-
-
-def _why_not(module: nn.Module, loss: Loss, update: ClientUpdate | None) -> str | None:
-    """What rules out training several clients at once, whatever the model."""
-    if update is not None:
-        return OWN_UPDATE
-    if any(p._backward_hooks for p in module.parameters() if p.requires_grad):
-        return WATCHED_WEIGHTS
-    return None if loss is nn.functional.cross_entropy else OWN_LOSS
 
 
 @contextmanager

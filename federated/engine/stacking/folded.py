@@ -48,10 +48,11 @@ class FoldedModule:
         self._module = copy.deepcopy(module).train()
         uses = _uses(self._module)
         self._axis = Axis(rate=rate)
-        self._rows: dict[str, Tensor] = {}
+        self.rows: dict[str, Tensor] = {}
         self._fixed: dict[str, Tensor] = {}
         self._fused: set[str] = set()
-        self._leaves: dict[str, Tensor] = {}
+        self.leaves: dict[str, Tensor] = {}
+        """What the optimizer has to move: nothing of what the backward pass moves itself."""
         self.random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in module.modules())
         shared = first_names(self._module)
         replaced: dict[int, nn.Module] = {}
@@ -62,16 +63,6 @@ class FoldedModule:
                     replaced[id(layer)] = self._replacement(path, layer, capacity, shared, fused)
                 self._put(path, replaced[id(layer)])
         self._axis.spark = self._axis.spark.to(next(module.parameters()).device).requires_grad_()
-
-    @property
-    def rows(self) -> Mapping[str, Tensor]:
-        """The trained parameters, (capacity, *shape)."""
-        return self._rows
-
-    @property
-    def leaves(self) -> Mapping[str, Tensor]:
-        """What the optimizer has to move: nothing of what the backward pass moves itself."""
-        return self._leaves
 
     @property
     def fixed(self) -> Mapping[str, Tensor]:
@@ -86,15 +77,15 @@ class FoldedModule:
         """Run the module's own code on the folded batch."""
         axis = self._axis
         axis.clients = clients
-        self._leaves = {
+        self.leaves = {
             name: rows[:clients].detach().requires_grad_()
-            for name, rows in self._rows.items()
+            for name, rows in self.rows.items()
             if name not in self._fused
         }
         axis.now = (
             {name: fixed.expand(clients, *fixed.shape) for name, fixed in self._fixed.items()}
-            | {name: self._rows[name][:clients] for name in self._fused}
-            | self._leaves
+            | {name: self.rows[name][:clients] for name in self._fused}
+            | self.leaves
         )
         out: Tensor = self._module(x)
         return out
@@ -109,8 +100,8 @@ class FoldedModule:
             value = parameter.detach()
             if not parameter.requires_grad:
                 self._fixed[name] = value
-            elif name not in self._rows:
-                self._rows[name] = value.new_empty((capacity, *value.shape))
+            elif name not in self.rows:
+                self.rows[name] = value.new_empty((capacity, *value.shape))
         kind = LAYERS[type(layer)]
         trained = all(parameter.requires_grad for parameter in own.values())
         fused = (
