@@ -11,20 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import accuracy
-import link_bytes
-import population
-import reserve
-import round_time
 import run
-import tasks
-import transfer
-import whole_process
+from clusters import reserve, tasks
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
-from peers.workload import BATCH, WORKLOADS
+from mediation import link_bytes, sites, transfer
 from run import OURS, grouped, rates
-
-import sites
+from training import accuracy, population, round_time, whole_process
+from workload import BATCH, WORKLOADS
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 PICTURE = PAGE.parent / "images" / "benchmarks.png"
@@ -85,8 +78,7 @@ def peers(results: Results) -> str:
     groups = grouped(results["peers"]["runs"]) if "peers" in results else {}
     return (
         "\n\n".join(
-            f"### {name}: {title(name)}\n\n{table(run.HEADER, run.rows(runs))}"
-            for name, runs in groups.items()
+            f"### {name}: {title(name)}\n\n{run.text(runs)}" for name, runs in groups.items()
         )
         or NOTHING
     )
@@ -109,24 +101,17 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
     return lambda results: text(results[name]["runs"]) if name in results else NOTHING
 
 
-SECTIONS = (
-    *("peers", "round_time", "whole_process", "population", "reserve", "tasks", "accuracy"),
-    *("transfer", "link_bytes", "sites"),
+MEASURED = (
+    *(round_time, whole_process, population, reserve, tasks, accuracy),
+    *(transfer, link_bytes, sites),
 )
+SECTIONS = ("peers", *(each.SECTION for each in MEASURED))
 PLACES: dict[str, Callable[[Results], str]] = {
     "picture": picture,
     "workloads": workloads,
     "environment": environment,
     "peers": peers,
-    "round_time": section("round_time", lambda runs: round_time.text(round_time.summary(runs))),
-    "whole_process": section("whole_process", whole_process.text),
-    "population": section("population", population.text),
-    "reserve": section("reserve", reserve.text),
-    "tasks": section("tasks", tasks.text),
-    "accuracy": section("accuracy", accuracy.text),
-    "transfer": section("transfer", transfer.text),
-    "link_bytes": section("link_bytes", link_bytes.text),
-    "sites": section("sites", sites.text),
+    **{each.SECTION: section(each.SECTION, each.text) for each in MEASURED},
 }
 
 INK, FADED, FAINT = "#1f2933", "#52606d", "#cbd2d9"

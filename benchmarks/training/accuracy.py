@@ -12,10 +12,10 @@ from typing import Any
 
 import fedpilot_run
 import torch
-from measuring import HERE, Run, measured, ours, parser, spread, table
-from peers.workload import BATCH, CLASSES, digits
+from measuring import HERE, Run, measured, parser, spread, table
+from models import train
 from torch import nn
-from torch.nn import functional
+from workload import CLASSES, digits
 
 from fedpilot import Federation
 from fedpilot.federated.config import parse_config
@@ -71,22 +71,13 @@ def sequential(config: RunConfig, inputs: RunInputs) -> nn.Module:
                 order = stream(seed, Purpose.TRAIN, round=number, key=key)
                 mine = mine[order.permutation(len(mine))]
             model.load_state_dict(state)
-            train(model, torch.from_numpy(data.x[mine]), torch.from_numpy(data.y[mine]), rate)
+            train(model, data.x[mine], data.y[mine], rate)
             for name, value in model.state_dict().items():
                 total[name] += len(mine) * value.double()
             weight += len(mine)
         state = {name: (value / weight).float() for name, value in total.items()}
     model.load_state_dict(state)
     return model
-
-
-def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
-    """One epoch of SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for batch_x, batch_y in zip(x.split(BATCH), y.split(BATCH), strict=True):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(batch_x), batch_y).backward()
-        optimizer.step()
 
 
 def judged(model: nn.Module, inputs: RunInputs) -> float:
@@ -100,7 +91,7 @@ def compared(name: str, seed: int, rounds: int) -> Run:
     """Both ways, once."""
     with tempfile.TemporaryDirectory() as folder:
         parsed = parse_config(config(name, seed, rounds, folder), [])
-        with Federation(parsed, search=[str(HERE)]) as federation:
+        with Federation(parsed, search=[str(HERE / "training")]) as federation:
             federation.run()
             ours = federation.module()
     inputs = gather(parsed)
@@ -144,7 +135,7 @@ def main() -> None:
     def say(run: Run) -> str:
         return f"fedpilot {run['fedpilot']:.2f} %  loop {run['loop']:.2f} %"
 
-    print("\n" + text(measured(SECTION, FEDERATIONS, once, say, arguments, ours())))
+    print("\n" + text(measured(SECTION, FEDERATIONS, once, say, arguments)))
 
 
 if __name__ == "__main__":

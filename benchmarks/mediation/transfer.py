@@ -13,28 +13,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from measuring import (
-    Failed,
+    PIPES,
     Run,
-    end,
+    command,
+    line_of,
     measured,
-    ours,
     parser,
+    process,
     ratios,
     result_of,
-    scaled,
+    say_result,
     spread,
     table,
 )
@@ -47,45 +46,7 @@ HOST = "localhost"
 PATIENCE_S = 60.0
 RAW = "fedpilot.benchmarks.Raw"
 
-
-# -- certificates ---------------------------------------------------------------------------------
-
-
-def certificates(folder: Path) -> None:
-    """An authority, a server and a client with EC P-256 keys, as PEM files."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    now = datetime.datetime.now(datetime.UTC)
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
-    for who in ("authority", "server", "client"):
-        own = who == "authority"
-        key = authority_key if own else ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, who)]))
-            .issuer_name(authority)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=own, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-            .sign(authority_key, hashes.SHA256())
-        )
-        pem = serialization.Encoding.PEM
-        (folder / f"{who}.pem").write_bytes(certificate.public_bytes(pem))
-        (folder / f"{who}.key").write_bytes(
-            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
-
-
-def _pems(folder: Path, who: str) -> tuple[bytes, bytes, bytes]:
-    found = (f"{who}.key", f"{who}.pem", "authority.pem")
-    key, certificate, authority = ((folder / name).read_bytes() for name in found)
-    return key, certificate, authority
+Way = Callable[[], Awaitable[None]]
 
 
 # -- the server process ---------------------------------------------------------------------------
@@ -98,6 +59,8 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     """
     import grpc
 
+    from fedpilot.mediator.identity import Authority, Role
+    from fedpilot.mediator.identity.tls import server_credentials
     from fedpilot.mediator.proto import federation_pb2 as pb
     from fedpilot.mediator.server.process import SERVER_OPTIONS
     from fedpilot.mediator.server.services.blob_handlers import blob_handlers
@@ -127,27 +90,26 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     if not plain:
         keep_freed_memory()
     piece = bytes(piece_bytes)
-    message = pb.Piece(data=piece)
 
-    async def down_messages(count: bytes, _context: Any) -> AsyncIterator[pb.Piece]:
-        for _ in range(int(count)):
-            yield message
+    def ways(
+        piece: Any, write: Callable[[Any], bytes] | None, read: Callable[[bytes], Any] | None
+    ) -> tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]:
+        """Down and up, in messages if they are written and read as such."""
 
-    async def up_messages(pieces: AsyncIterator[pb.Piece], _context: Any) -> bytes:
-        came = 0
-        async for each in pieces:
-            came += len(each.data)
-        return str(came).encode()
+        async def down(count: bytes, _context: Any) -> AsyncIterator[Any]:
+            for _ in range(int(count)):
+                yield piece
 
-    async def down(count: bytes, _context: Any) -> AsyncIterator[bytes]:
-        for _ in range(int(count)):
-            yield piece
+        async def up(pieces: AsyncIterator[Any], _context: Any) -> bytes:
+            came = 0
+            async for each in pieces:
+                came += len(each.data if read else each)
+            return str(came).encode()
 
-    async def up(pieces: AsyncIterator[bytes], _context: Any) -> bytes:
-        came = 0
-        async for each in pieces:
-            came += len(each)
-        return str(came).encode()
+        return (
+            grpc.unary_stream_rpc_method_handler(down, None, write),
+            grpc.stream_unary_rpc_method_handler(up, read),
+        )
 
     async def forget(digest: bytes, _context: Any) -> bytes:
         (folder / "server" / digest.decode()).unlink()
@@ -162,13 +124,15 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
         largest_bytes=1 << 40,
         settings=TransferSettings(piece_bytes=piece_bytes),
     )
+    down, up = ways(piece, None, None)
+    down_messages, up_messages = ways(
+        pb.Piece(data=piece), pb.Piece.SerializeToString, pb.Piece.FromString
+    )
     raw = {
-        "Down": grpc.unary_stream_rpc_method_handler(down),
-        "Up": grpc.stream_unary_rpc_method_handler(up),
-        "DownMessages": grpc.unary_stream_rpc_method_handler(
-            down_messages, None, pb.Piece.SerializeToString
-        ),
-        "UpMessages": grpc.stream_unary_rpc_method_handler(up_messages, pb.Piece.FromString),
+        "Down": down,
+        "Up": up,
+        "DownMessages": down_messages,
+        "UpMessages": up_messages,
         "Forget": grpc.unary_unary_rpc_method_handler(forget),
         "Cpu": grpc.unary_unary_rpc_method_handler(cpu),
     }
@@ -176,11 +140,9 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     server.add_generic_rpc_handlers(
         (blob_handlers(service), grpc.method_handlers_generic_handler(RAW, raw))
     )
-    key, certificate, authority = _pems(folder, "server")
-    credentials = grpc.ssl_server_credentials(
-        [(key, certificate)], authority, require_client_auth=True
-    )
-    port = server.add_secure_port(f"{HOST}:0", credentials)
+    authority = Authority.create(folder / "certs", now=time.time())
+    shown = authority.issue("mediator", Role.MEDIATOR, [HOST], now=time.time())
+    port = server.add_secure_port(f"{HOST}:0", server_credentials(shown))
     await server.start()
     print(port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -190,32 +152,6 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
 def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-@contextmanager
-def process(folder: Path, piece_kib: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of this file, which ends when its stdin does."""
-    command = [sys.executable, __file__, "--folder", str(folder), "--pieces", str(piece_kib)]
-    started = subprocess.Popen(
-        [*command, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield started
-    finally:
-        end(started)
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    """What it says next. Raises `Failed` if it has ended."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise Failed("a process of the pair ended")
-    return line
 
 
 # -- the client process ---------------------------------------------------------------------------
@@ -229,6 +165,8 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
     import grpc
     import numpy as np
 
+    from fedpilot.mediator.identity import Authority, Role
+    from fedpilot.mediator.identity.tls import client_credentials
     from fedpilot.mediator.proto import federation_pb2 as pb
     from fedpilot.mediator.wire.blobs.store import BlobStore
     from fedpilot.mediator.wire.payloads import read, write
@@ -248,18 +186,10 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
     model = Payload(
         kind="model", tensors={f"layer{n}": rng.random(one, np.float32) for n in range(TENSORS)}
     )
-    key, certificate, authority = _pems(folder, "client")
-    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    authority = Authority.open(folder / "certs")
+    credentials = client_credentials(authority.issue("site", Role.SITE, now=time.time()))
     options = MESSAGE_OPTIONS if plain else (*CHANNEL_OPTIONS, *MESSAGE_OPTIONS)
     async with grpc.aio.secure_channel(f"{HOST}:{port}", credentials, options=options) as channel:
-        raw_down = channel.unary_stream(f"/{RAW}/Down")
-        raw_up = channel.stream_unary(f"/{RAW}/Up")
-        down_messages = channel.unary_stream(
-            f"/{RAW}/DownMessages", response_deserializer=pb.Piece.FromString
-        )
-        up_messages = channel.stream_unary(
-            f"/{RAW}/UpMessages", request_serializer=pb.Piece.SerializeToString
-        )
         forget = channel.unary_unary(f"/{RAW}/Forget")
         server_cpu = channel.unary_unary(f"/{RAW}/Cpu")
         store = BlobStore(folder / "client", 1 << 40)
@@ -271,34 +201,30 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
         assert blob is not None
         piece, count = bytes(piece_bytes), blob.size // piece_bytes
 
-        async def pieces() -> AsyncIterator[bytes]:
-            for _ in range(count):
-                yield piece
+        def raw(
+            suffix: str, piece: Any, write: Callable[[Any], bytes] | None, read: Any
+        ) -> tuple[Way, Way]:
+            """Down and up, in messages if they are written and read as such."""
+            calls = (
+                channel.unary_stream(f"/{RAW}/Down{suffix}", response_deserializer=read),
+                channel.stream_unary(f"/{RAW}/Up{suffix}", request_serializer=write),
+            )
 
-        async def down_raw() -> None:
-            came = 0
-            async for each in raw_down(str(count).encode(), wait_for_ready=True):
-                came += len(each)
-            assert came == count * piece_bytes
+            async def pieces() -> AsyncIterator[Any]:
+                for _ in range(count):
+                    yield piece
 
-        async def up_raw() -> None:
-            came = await raw_up(pieces(), wait_for_ready=True)
-            assert int(came) == count * piece_bytes
+            async def down() -> None:
+                came = 0
+                async for each in calls[0](str(count).encode(), wait_for_ready=True):
+                    came += len(each.data if read else each)
+                assert came == count * piece_bytes
 
-        async def messages() -> AsyncIterator[pb.Piece]:
-            message = pb.Piece(data=piece)
-            for _ in range(count):
-                yield message
+            async def up() -> None:
+                came = await calls[1](pieces(), wait_for_ready=True)
+                assert int(came) == count * piece_bytes
 
-        async def down_in_messages() -> None:
-            came = 0
-            async for each in down_messages(str(count).encode(), wait_for_ready=True):
-                came += len(each.data)
-            assert came == count * piece_bytes
-
-        async def up_in_messages() -> None:
-            came = await up_messages(messages(), wait_for_ready=True)
-            assert int(came) == count * piece_bytes
+            return down, up
 
         async def down() -> None:
             payload = read("model", header, await blobs.download(blob))
@@ -307,13 +233,17 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
         async def up() -> None:
             await blobs.upload(blob, run="run", key="key")
 
-        ways: dict[str, Callable[[], Awaitable[None]]] = {
-            "raw_down": down_raw,
+        raw_down, raw_up = raw("", piece, None, None)
+        messages_down, messages_up = raw(
+            "Messages", pb.Piece(data=piece), pb.Piece.SerializeToString, pb.Piece.FromString
+        )
+        ways: dict[str, Way] = {
+            "raw_down": raw_down,
             "down": down,
-            "messages_down": down_in_messages,
-            "raw_up": up_raw,
+            "messages_down": messages_down,
+            "raw_up": raw_up,
             "up": up,
-            "messages_up": up_in_messages,
+            "messages_up": messages_up,
         }
         print(blob.size, flush=True)
         while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
@@ -350,11 +280,11 @@ def child(piece_kib: int, megabytes: int, times: int) -> Run:
         for plain in (False, True):
             made = tempfile.TemporaryDirectory(prefix="transfer-")
             folder = Path(stack.enter_context(made))
-            certificates(folder)
-            words = ["--plain"] if plain else []
-            server = stack.enter_context(process(folder, piece_kib, "--serve", *words))
-            words += ["--megabytes", str(megabytes), "--port", line_of(server).strip()]
-            clients[plain] = stack.enter_context(process(folder, piece_kib, *words))
+            words: list[object] = ["--folder", folder, "--pieces", piece_kib]
+            words += ["--plain"] if plain else []
+            server = stack.enter_context(process("transfer", *words, "--serve", **PIPES))
+            words += ["--megabytes", megabytes, "--port", line_of(server).strip()]
+            clients[plain] = stack.enter_context(process("transfer", *words, **PIPES))
             sizes[plain] = int(line_of(clients[plain]))
         found: dict[str, list[float]] = {}
         for turn in range(times + 1):
@@ -372,11 +302,6 @@ def child(piece_kib: int, megabytes: int, times: int) -> Run:
 # -- all of them ----------------------------------------------------------------------------------
 
 
-def text(runs: Mapping[str, list[Run]]) -> str:
-    """The table that the page shows."""
-    return table(HEADER, rows(runs))
-
-
 HEADER = (
     "way",
     "blob, MB/s",
@@ -389,8 +314,9 @@ HEADER = (
 )
 
 
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The table, after `HEADER`: a figure of a run is that of its median turn."""
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table that the page shows: a figure of a run is that of its median turn."""
+    rows = []
     for name, each in runs.items():
         for way, word in (("down", "to a site"), ("up", "from a site")):
             mine, messages, raw, kept = (
@@ -401,16 +327,11 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
                 [spread(run[f"{which}{way}_cpu_s"]).median for run in each]
                 for which in ("", "messages_")
             )
-            yield [
-                f"{word}, {name}",
-                scaled(spread(mine), 1e-6).text(),
-                scaled(spread(messages), 1e-6).text(),
-                ratios(mine, messages).text(2),
-                ratios(mine, raw).text(2),
-                ratios(mine, kept).text(2),
-                ratios(cpu, raw_cpu).text(2),
-                str(len(each)),
-            ]
+            rates = [spread(found).text(factor=1e-6) for found in (mine, messages)]
+            shares = [ratios(mine, theirs).text(2) for theirs in (messages, raw, kept)]
+            more_cpu = ratios(cpu, raw_cpu).text(2)
+            rows.append([f"{word}, {name}", *rates, *shares, more_cpu, str(len(each))])
+    return table(HEADER, rows)
 
 
 def rate(run: Run, way: str) -> float:
@@ -447,20 +368,19 @@ def main() -> None:
         return
     if arguments.child:
         found = child(arguments.pieces[0], arguments.megabytes, arguments.times)
-        print("RESULT " + json.dumps(found))
+        say_result(found)
         return
 
     def once(name: str, _turn: int) -> Run:
         words = ["--pieces", todo[name], "--megabytes", arguments.megabytes]
         words += ["--times", arguments.times, "--child"]
-        return result_of([sys.executable, __file__, *map(str, words)])
+        return result_of(command("transfer", *words))
 
     def say(run: Run) -> str:
         return ", ".join(f"{share(run, way):.2f} {way}" for way in ("down", "up"))
 
     todo = {f"pieces of {kib:,} KiB": kib for kib in arguments.pieces}
-    found = measured(SECTION, todo, once, say, arguments, ours())
-    print("\n" + text(found))
+    print("\n" + text(measured(SECTION, todo, once, say, arguments)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One config, one digest: idle and beside busy processes, with cold and warm caches.
 
-    python benchmarks/digests/same_digest.py [--runs 20] [--busy 8] [--models cnn,gru] [--json]
+    python benchmarks same_digest [--runs 20] [--busy 8] [--models cnn,gru] [--json]
 
 Runs of two rounds, in processes of their own on private Rays, with `execution: auto`: each model is
 run idle and warm first, and then again in the conditions in turn. All of a model must end in one
@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from measuring import busy
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("leaky_mlp", "unused_parameter", "embedding_bag", "gru", "cnn", "mlp")
@@ -30,7 +30,7 @@ TIMEOUT_S = 900.0
 
 
 def config_of(model: str, folder: Path) -> dict[str, Any]:
-    """A small federation of the digits that trains a model of the zoo below."""
+    """A small federation of the digits that trains one of the models."""
     own = model != "mlp"
     return {
         "run": {"random_seed": 7},
@@ -45,20 +45,6 @@ def config_of(model: str, folder: Path) -> dict[str, Any]:
         "resources": {"workers": 2, "ray": {"num_cpus": 2}},
         "outputs": {"folder": str(folder / "runs"), "curves": False},
     }
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """So many processes that do nothing but compute."""
-    others = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
-    ]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def run(model: str, cold: bool) -> dict[str, Any]:
