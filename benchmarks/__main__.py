@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import inspect
+import json
+import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+NUMBER = re.compile(r"[0-9]+")
 
 MODULES = (
     "peers.run",
@@ -27,12 +35,26 @@ MODULES = (
 
 def main() -> None:
     modules = {module.rpartition(".")[2]: module for module in MODULES}
-    name, *words = [*sys.argv[1:], ""]
+    asked, *words = [*sys.argv[1:], ""]
+    name, _, function = asked.partition(":")
     if name not in modules:
         sys.exit(f"usage: python benchmarks NAME [options]\nNAME is one of {', '.join(modules)}")
     sys.path.append(str(Path(__file__).parent / "peers"))
+    module = importlib.import_module(modules[name])
+    if function:
+        call(getattr(module, function), words[:-1])
+        return
     sys.argv = [f"benchmarks {name}", *words[:-1]]
-    importlib.import_module(modules[name]).main()
+    module.main()
+
+
+def call(function: Callable[..., Any], words: Sequence[str]) -> None:
+    """Call a function of a benchmark in this process (`measuring.command`); print its result."""
+    found = function(*(json.loads(word) if NUMBER.fullmatch(word) else word for word in words))
+    if inspect.iscoroutine(found):
+        found = asyncio.run(found)
+    if found is not None:
+        print("RESULT", json.dumps(found))
 
 
 if __name__ == "__main__":

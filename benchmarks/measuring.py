@@ -57,27 +57,22 @@ def steady(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:])
 
 
-def command(name: str, *words: object) -> list[str]:
-    """A process of one of these benchmarks, such as that of a single run of it."""
-    return [sys.executable, str(HERE), name, *map(str, words)]
-
-
-def say_result(found: Mapping[str, Any]) -> None:
-    """Print what `result_of` reads in the process that started this one."""
-    print("RESULT", json.dumps(found))
+def command(function: str, *words: object) -> list[str]:
+    """A process that calls a function, such as `sites:child`, with numbers and texts."""
+    return [sys.executable, str(HERE), function, *map(str, words)]
 
 
 @contextlib.contextmanager
-def process(name: str, *words: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process of one of these benchmarks, which is ended afterwards."""
-    started = subprocess.Popen(command(name, *words), text=True, start_new_session=True, **options)
+def process(function: str, *words: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that calls a function, and is ended afterwards; by default with pipes."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **options}
+    started = subprocess.Popen(
+        command(function, *words), text=True, start_new_session=True, **options
+    )
     try:
         yield started
     finally:
         end(started)
-
-
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
@@ -102,12 +97,14 @@ def busy(count: int) -> Iterator[None]:
             end(hog)
 
 
-def finish(command: Sequence[str], timeout: float = 900.0) -> tuple[str, float]:
+def finish(
+    command: Sequence[str], timeout: float = 900.0, env: Mapping[str, str] | None = None
+) -> tuple[str, float]:
     """Run a process to its end: what it printed, and its wall time. Raises `Failed`."""
     with tempfile.TemporaryFile("w+") as printed:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True, env=env
         )
         try:
             code = process.wait(timeout)
@@ -140,6 +137,11 @@ def result_of(command: Sequence[str], timeout: float = 900.0) -> Run:
         raise Failed("\n".join(text.splitlines()[-8:]))
     found = json.loads(lines[-1].removeprefix("RESULT "), parse_float=lambda n: round(float(n), 6))
     return {**found, "wall_s": round(wall, 3)}
+
+
+def called(function: str, *words: object, timeout: float = 900.0) -> Run:
+    """What a function returns in a process of its own, and that one's wall time."""
+    return result_of(command(function, *words), timeout)
 
 
 def parser(description: str, reps: int) -> argparse.ArgumentParser:

@@ -154,37 +154,29 @@ def draw(results: Results, path: Path) -> None:
         axes.text(-0.015, top + 1.05, label, **at_left | {"va": "top"}, fontsize=8.5, color=FADED)
         ours = best(runs, "fedpilot")
         for part, (_, colour) in BARS.items():
+            mine = part == "fedpilot"
             if theirs := best(runs, part):
                 rate = spread(theirs).median
                 slowest, fastest = min(slowest, rate), max(fastest, rate)
                 axes.barh(top, rate, height=0.86, align="edge", color=colour)
-                said = short(rate)
-                if ours and part != "fedpilot":
-                    said += f"  (× {short(ratios(ours, theirs).median)})"
-            elif part == "Flower" and not WORKLOADS[workload].flower_rounds:
-                axes.text(
-                    *(0.006, top + 0.43),
-                    "Flower: no round within two minutes",
-                    transform=axes.get_yaxis_transform(),
+                times = "" if mine or not ours else f"  (× {short(ratios(ours, theirs).median)})"
+                axes.annotate(
+                    short(rate) + times,
+                    (rate, top + 0.43),
+                    xytext=(5, 0),
+                    textcoords="offset points",
                     va="center",
-                    fontsize=8.5,
-                    color=FADED,
+                    fontsize=9 if mine else 8.5,
+                    weight="bold" if mine else "normal",
+                    color=INK,
+                    bbox={"color": "white", "pad": 1},
                 )
-                top += 1
-                continue
+            elif part == "Flower" and not WORKLOADS[workload].flower_rounds:
+                said = "Flower: no round within two minutes"
+                at_left |= {"ha": "left", "fontsize": 8.5}
+                axes.text(0.006, top + 0.43, said, **at_left, color=FADED)
             else:
                 continue
-            axes.annotate(
-                said,
-                (rate, top + 0.43),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9 if part == "fedpilot" else 8.5,
-                weight="bold" if part == "fedpilot" else "normal",
-                color=INK,
-                bbox={"color": "white", "pad": 1},
-            )
             top += 1
         top += 1.2
     axes.set_xscale("log")
@@ -221,7 +213,3 @@ def main() -> None:
     if "peers" in results:
         draw(results, PICTURE)
         print(f"wrote {PICTURE.relative_to(HERE.parent)}")
-
-
-if __name__ == "__main__":
-    main()

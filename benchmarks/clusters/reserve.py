@@ -5,7 +5,6 @@ Three raylets with more (made-up) CPUs than are asked for, both by turns in the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from measuring import Run, command, measured, parser, ratios, result_of, say_result, spread, table
+from measuring import Run, called, measured, parser, ratios, spread, table
 
 SECTION = "reserve"
 BUNDLES, PRESENT = (1, 10, 100), (0, 1_000)
@@ -149,24 +148,13 @@ def main() -> None:
     options.add_argument("--bundles", type=int, nargs="+", default=list(BUNDLES))
     options.add_argument("--present", type=int, nargs="+", default=list(PRESENT))
     options.add_argument("--times", type=int, default=15, help="reservations of each in a process")
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.child:
-        (bundles,), (present,) = arguments.bundles, arguments.present
-        say_result(child(bundles, present, arguments.times))
-        return
     todo = tasks(arguments.bundles, arguments.present)
 
     def once(name: str, _turn: int) -> Run:
-        bundles, present = todo[name]
-        words = ["--bundles", bundles, "--present", present, "--times", arguments.times]
-        return result_of(command("reserve", "--child", *words))
+        return called("reserve:child", *todo[name], arguments.times)
 
     def say(run: Run) -> str:
         return f"{1e3 * over(run):>9,.1f} ms over bare"
 
     print("\n" + text(measured(SECTION, todo, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ process: the CPU time from "this task has ended" to the next, while so many othe
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from measuring import Run, command, measured, parser, ratios, result_of, say_result, spread, table
+from measuring import Run, called, measured, parser, ratios, spread, table
 
 from .reserve import own_ray
 
@@ -97,13 +96,12 @@ def _measured_here() -> dict[str, float]:
 # -- the manager's cost, on paper -------------------------------------------------------------
 
 
-def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
+def cost() -> Run:
     """Milliseconds of CPU per task that ends, by how many wait behind it."""
-    made = {count: desk(count) for count in waiting}
-    found: dict[str, list[float]] = {f"waiting_{count}_ms": [] for count in waiting}
-    for _ in range(blocks):
-        for count in waiting:
-            end = made[count]
+    made = {count: desk(count) for count in WAITING}
+    found: dict[str, list[float]] = {f"waiting_{count}_ms": [] for count in WAITING}
+    for _ in range(BLOCKS):
+        for count, end in made.items():
             started = time.process_time()
             for _ in range(ENDS):
                 end()
@@ -196,15 +194,10 @@ COST_HEADER = ("tasks that wait", "manager's CPU per task, ms", "÷ the fewest")
 def main() -> None:
     options = parser(__doc__ or "", reps=3)
     options.add_argument("--times", type=int, default=5, help="turns of each form in a process")
-    options.add_argument("--child", choices=(LATENCY, COST), help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.child:
-        of_latency = arguments.child == LATENCY
-        say_result(latency(arguments.times) if of_latency else cost(WAITING))
-        return
 
     def once(name: str, _turn: int) -> Run:
-        return result_of(command("tasks", "--child", name, "--times", arguments.times))
+        return called("tasks:latency", arguments.times) if name == LATENCY else called("tasks:cost")
 
     def say(run: Run) -> str:
         return ", ".join(
@@ -214,7 +207,3 @@ def main() -> None:
         )
 
     print("\n" + text(measured(SECTION, [LATENCY, COST], once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

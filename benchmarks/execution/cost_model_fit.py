@@ -257,7 +257,3 @@ def main() -> None:
         judge(cases, table)
     else:
         judge(cases)
-
-
-if __name__ == "__main__":
-    main()

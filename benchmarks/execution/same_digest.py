@@ -14,19 +14,16 @@ import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from measuring import busy
+from measuring import Failed, busy, finish
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("leaky_mlp", "unused_parameter", "embedding_bag", "gru", "cnn", "mlp")
 CONDITIONS = tuple(itertools.product(("idle", "busy"), ("warm", "cold")))
-TIMEOUT_S = 900.0
 
 
 def config_of(model: str, folder: Path) -> dict[str, Any]:
@@ -60,15 +57,12 @@ def run(model: str, cold: bool) -> dict[str, Any]:
             [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         command = [sys.executable, "-m", "fedpilot", "run", str(folder / "config.yaml"), "--json"]
-        began = time.monotonic()
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        seconds = time.monotonic() - began
-        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        try:
+            printed, seconds = finish(command, env=environment)
+        except Failed as failed:
+            raise SystemExit(f"{model}: {failed}") from None
+        events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
         ended = {each["event"]: each for each in events}
-        if done.returncode:
-            raise SystemExit(f"{model}: exit {done.returncode}\n{done.stderr[-2000:]}")
         chosen = ended["execution_chosen"]
         return {
             "digest": ended["run_finished"]["digest"],
@@ -113,7 +107,3 @@ def main() -> None:
         verdict = f"digests differ: {', '.join(differing)}" if differing else "one digest each"
         print(f"{len(rows)} runs of {len(models)} models: {verdict}")
     sys.exit(1 if differing else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,6 @@ are timed as a whole, against what their bytes take. Needs root, iproute2 and ip
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -22,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from measuring import Run, command, measured, parser, ratios, result_of, say_result, spread, table
+from measuring import Run, called, command, measured, parser, ratios, spread, table
 
 from .mediated import RUN, connected, serve, submitted
 
@@ -122,7 +121,9 @@ def rounds_over(megabits: float, rounds: int, width: int, sites: Sequence[str] =
             "megabits": megabits,
             "rounds": rounds,
             "sites": len(sites),
-            "parameters": _parameters(slow["events"]),
+            "parameters": next(
+                each["parameters"] for each in slow["events"] if each["event"] == "run_started"
+            ),
             "seconds": slow["seconds"],
             "same": calm["digest"] == slow["digest"],
             "slow_links": [each for each in slow["events"] if each["event"] == "link_slow"],
@@ -138,10 +139,6 @@ def _rounds_of(here: Any, config: str, run: str) -> dict[str, Any]:
     begun = next(each for each in events if each["event"] == "round_started")
     seconds = datetime.fromisoformat(last["time"]) - datetime.fromisoformat(begun["time"])
     return {"digest": last["digest"], "seconds": seconds.total_seconds(), "events": events}
-
-
-def _parameters(events: Sequence[Mapping[str, Any]]) -> int:
-    return int(next(each for each in events if each["event"] == "run_started")["parameters"])
 
 
 def over_bandwidth(run: Run) -> float:
@@ -168,9 +165,9 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
         hub, site = made["hub"], made["oslo"]
         log = stack.enter_context((place / "log").open("a"))
 
-        def start(host: Any, *words: object, out: IO[str]) -> None:
-            words_of_process = command("link_bytes", *words)
-            host.start(words_of_process, env=ENVIRONMENT, cwd=place, out=out, err=log)
+        def start(host: Any, function: str, *words: object, out: IO[str]) -> None:
+            started = command(f"link_bytes:{function}", *words)
+            host.start(started, env=ENVIRONMENT, cwd=place, out=out, err=log)
 
         def said(path: Path) -> bool:
             assert "Traceback" not in (text := (place / "log").read_text()), text
@@ -178,25 +175,33 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
 
         folder, ready = place / "hub", place / "ready"
         with ready.open("w") as out:
-            start(hub, "--serve", folder, "--address", hub.address, out=out)
+            start(hub, "mediate", folder, hub.address, out=out)
         eventually(lambda: said(ready), 60, "the mediator is ready")
         for host in (hub, site):
             host.limit(megabits)
         (folder / "order.json").write_text(json.dumps({"megabytes": megabytes}))
         address, _ = ready.read_text().split()
-        start(site, "--site", folder, "--address", address, out=log)
+        start(site, "be_a_site", folder, address, out=log)
         found = folder / "found.json"
         eventually(lambda: said(found), TRANSFER_S, f"both transfers; {place / 'log'}")
         return {"megabits": megabits, "bytes": megabytes * 10**6, **json.loads(found.read_text())}
 
 
-def coordinate(folder: Path, run: str) -> None:
+async def mediate(folder: str, host: str) -> None:
+    """A mediator that waits longer for silent sites."""
+    from fedpilot.mediator.core.health import HealthSettings
+
+    await serve("link_bytes", folder, host=host, health=HealthSettings(grace_s=TRANSFER_S))
+
+
+def coordinate(folder: str, run: str) -> None:
     """Send a model, have one sent, and write down how long each took."""
     import numpy as np
 
     from fedpilot.mediator import Payload
 
-    parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
+    place = Path(folder)
+    parameters = json.loads((place / "order.json").read_text())["megabytes"] * 250_000
     model = np.random.default_rng(0).random(parameters, np.float32)
     found = {}
     with connected(folder, run) as connection:
@@ -208,11 +213,12 @@ def coordinate(folder: Path, run: str) -> None:
             answer = link.ask("work", payload, key=way, round_number=1, purpose="training")
             answer.result(TRANSFER_S)
             found[way] = time.perf_counter() - started
-    (folder / "found.json").write_text(json.dumps(found) + "\n")
+    (place / "found.json").write_text(json.dumps(found) + "\n")
 
 
-async def be_a_site(folder: Path, address: str) -> None:
+async def be_a_site(hub: str, address: str) -> None:
     """Join, have the coordinator started, and answer it until this process is ended."""
+    folder = Path(hub)
     import numpy as np
 
     from fake_agents import FakeAgent
@@ -268,41 +274,20 @@ def main() -> None:
     options = parser(__doc__ or "", reps=3)
     options.add_argument("--clients", type=int, nargs="*", default=list(CLIENTS))
     options.add_argument("--no-link", action="store_true", help="leave the slow link out")
-    options.add_argument("--child", help=argparse.SUPPRESS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--site", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--address", help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(folder, str(run))
-        return
-    if arguments.serve:
-        from fedpilot.mediator.core.health import HealthSettings
-
-        health = HealthSettings(grace_s=TRANSFER_S)
-        asyncio.run(serve("link_bytes", arguments.serve, host=arguments.address, health=health))
-        return
-    if arguments.site:
-        asyncio.run(be_a_site(arguments.site, arguments.address))
-        return
-    if arguments.child == "link":
-        say_result(through_a_link(MEGABITS, MEGABYTES))
-        return
-    if arguments.child:
-        clients = int(arguments.child)
-        say_result(bytes_of_rounds(clients, CLIENTS.get(clients, 2)))
-        return
     if os.geteuid():
         options.error("network namespaces need root")
 
-    todo = {f"a round of {clients:,} clients": str(clients) for clients in arguments.clients}
+    todo = {
+        f"a round of {clients:,} clients": ("bytes_of_rounds", clients, CLIENTS.get(clients, 2))
+        for clients in arguments.clients
+    }
     if not arguments.no_link:
-        todo[f"{MEGABITS} Mbit/s"] = "link"
+        todo[f"{MEGABITS} Mbit/s"] = ("through_a_link", MEGABITS, MEGABYTES)
 
     def once(name: str, _turn: int) -> Run:
-        return result_of(command("link_bytes", "--child", todo[name]), RUN_S + 300)
+        function, *words = todo[name]
+        return called(f"link_bytes:{function}", *words, timeout=RUN_S + 300)
 
     def say(run: Run) -> str:
         if "clients" in run:
@@ -310,7 +295,3 @@ def main() -> None:
         return f"{share(run, 'to_site'):.2f} to a site, {share(run, 'from_site'):.2f} from it"
 
     print("\n" + text(measured(SECTION, todo, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ RUN = "measured"
 LOOPBACK = "127.0.0.1"
 
 
-async def serve(benchmark: str, folder: Path, *, host: str = LOOPBACK, **settings: Any) -> None:
+async def serve(benchmark: str, folder: str, *, host: str = LOOPBACK, **settings: Any) -> None:
     """A mediator whose coordinators a benchmark has; prints its addresses, and ends with its stdin.
 
     Anywhere but at the loopback interface it goes on until it is ended.
@@ -31,21 +31,21 @@ async def serve(benchmark: str, folder: Path, *, host: str = LOOPBACK, **setting
     from fedpilot.mediator.wire.transfer import keep_freed_memory
 
     keep_freed_memory()
-    coordinator = tuple(command(benchmark, "--coordinate"))
-    made = ServerSettings(folder=folder, host=host, coordinator=coordinator, **settings)
+    coordinator = tuple(command(f"{benchmark}:coordinate"))
+    made = ServerSettings(folder=Path(folder), host=host, coordinator=coordinator, **settings)
     async with Mediator(made) as mediator:
         print(mediator.ready.address, mediator.ready.join_address, flush=True)
         await (asyncio.to_thread(sys.stdin.read) if host == LOOPBACK else asyncio.Event().wait())
 
 
 @contextmanager
-def connected(folder: Path, run: str) -> Iterator[Any]:
+def connected(folder: str, run: str) -> Iterator[Any]:
     """A coordinator's connection, in a process that ends with its stdin."""
     from fedpilot.mediator.coordinator.connection import MediatorConnection
     from fedpilot.mediator.coordinator.process import end_with_stdin
 
     end_with_stdin()
-    with MediatorConnection(folder, run) as connection:
+    with MediatorConnection(Path(folder), run) as connection:
         yield connection
 
 

@@ -8,7 +8,6 @@ them. In a round each site gets one order with the same model, and answers with 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -19,20 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from measuring import (
-    PIPES,
-    Failed,
-    Run,
-    command,
-    line_of,
-    measured,
-    parser,
-    process,
-    result_of,
-    say_result,
-    spread,
-    table,
-)
+from measuring import Failed, Run, called, line_of, measured, parser, process, spread, table
 
 from .mediated import RUN, connected, round_of, serve, submitted
 
@@ -48,12 +34,19 @@ JOIN_S = 120.0
 ROUND_S = 300.0
 
 
-# -- the coordinator's process --------------------------------------------------------------------
+# -- the mediator's process, and the coordinator's ------------------------------------------------
 
 
-def coordinate(folder: Path, run: str) -> None:
+async def mediate(folder: str) -> None:
+    """A mediator that waits longer for silent sites."""
+    from fedpilot.mediator.core.health import HealthSettings
+
+    await serve("sites", folder, health=HealthSettings(grace_s=ROUND_S))
+
+
+def coordinate(folder: str, run: str) -> None:
     """Some rounds with all sites; writes what each cost the mediator, whose child it is."""
-    place = folder / "runs" / run
+    place = Path(folder) / "runs" / run
     config = json.loads((place / "config.yaml").read_text())
     mediator = psutil.Process(os.getppid())
     rounds = []
@@ -169,7 +162,7 @@ def child(count: int, parameters: int, rounds: int) -> Run:
     """A mediator and its sites, in a folder of their own."""
     with tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True) as made:
         folder = Path(made) / "hub"
-        with process("sites", "--serve", folder, **PIPES) as started:
+        with process("sites:mediate", folder) as started:
             address, _ = line_of(started).split()
             return asyncio.run(
                 sites(
@@ -232,30 +225,10 @@ def main() -> None:
     options.add_argument("--sites", type=int, nargs="*", default=list(COUNTS))
     options.add_argument("--large", type=int, nargs="*", default=list(LARGE), help="sites")
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--parameters", type=int, default=PARAMETERS, help=argparse.SUPPRESS)
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.serve:
-        from fedpilot.mediator.core.health import HealthSettings
-
-        asyncio.run(serve("sites", arguments.serve, health=HealthSettings(grace_s=ROUND_S)))
-        return
-    if arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(folder, str(run))
-        return
-    if arguments.child:
-        (count,) = arguments.sites
-        say_result(child(count, arguments.parameters, arguments.rounds))
-        return
 
     def once(name: str, _turn: int) -> Run:
-        count, parameters = todo[name]
-        words = ["--sites", count, "--parameters", parameters]
-        words += ["--rounds", arguments.rounds, "--child"]
-        return result_of(command("sites", *words))
+        return called("sites:child", *todo[name], arguments.rounds)
 
     def say(run: Run) -> str:
         ms, megabytes = 1e3 * per_round(run), max(run["peak_bytes"]) / 1e6
@@ -264,7 +237,3 @@ def main() -> None:
     todo = {f"{count} sites": (count, PARAMETERS) for count in arguments.sites}
     todo |= {f"{count} sites, large": (count, LARGE_PARAMETERS) for count in arguments.large}
     print("\n" + text(measured(SECTION, todo, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

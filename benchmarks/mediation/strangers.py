@@ -22,12 +22,12 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from measuring import PIPES, Failed, Run, end, process, spread
+from measuring import Failed, Run, end, process, spread
 
 from .mediated import connected, round_of, serve, submitted
 
@@ -45,7 +45,7 @@ PATIENCE_S = 300.0
 # -- the mediator's process -----------------------------------------------------------------------
 
 
-async def mediate(folder: Path) -> None:
+async def mediate(folder: str) -> None:
     """A mediator; prints where it is, and ends when stdin does."""
     from fedpilot.mediator.core.health import HealthSettings
     from fedpilot.mediator.server import LogPace, raise_descriptors
@@ -59,12 +59,12 @@ async def mediate(folder: Path) -> None:
     await serve("strangers", folder, health=health)
 
 
-def coordinate(folder: Path, run: str) -> None:
+def coordinate(folder: str, run: str) -> None:
     """Rounds with all sites, one after the other; writes when each began, and how long it took."""
     stopped: list[str] = []
     with (
         connected(folder, run) as connection,
-        (folder.parent / "rounds").open("w", buffering=1) as file,
+        (Path(folder).parent / "rounds").open("w", buffering=1) as file,
     ):
         connection.on_stop(stopped.append)
         ready = connection.wait_for_sites(SITES, timeout_s=PATIENCE_S)
@@ -80,8 +80,9 @@ def coordinate(folder: Path, run: str) -> None:
 # -- the sites' process ---------------------------------------------------------------------------
 
 
-async def sites(folder: Path, address: str) -> None:
+async def sites(hub: str, address: str) -> None:
     """Join, and answer; writes when each heartbeat went out, and how long its answer took."""
+    folder = Path(hub)
     import numpy as np
 
     from fake_agents import FakeAgent
@@ -124,7 +125,7 @@ async def sites(folder: Path, address: str) -> None:
 # -- the strangers' process -----------------------------------------------------------------------
 
 
-async def strangers(addresses: Sequence[str]) -> None:
+async def strangers(*addresses: str) -> None:
     """Connect, again and again, until this process is ended."""
     os.nice(19)  # they come from outside, and take no processor of the mediator's
     half = hello()
@@ -169,16 +170,16 @@ def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
         log = stack.enter_context((place / "log").open("w"))
         other = stack.enter_context((place / "others.log").open("w"))
 
-        def start(*words: object, **options: Any) -> subprocess.Popen[str]:
-            return stack.enter_context(process("strangers", *words, **options))
+        def start(*words: Any, **options: Any) -> subprocess.Popen[str]:
+            return stack.enter_context(process(*words, **options))
 
         environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
-        mediator = start("--serve", place / "hub", **PIPES, stderr=log, env=environment)
+        mediator = start("strangers:mediate", place / "hub", stderr=log, env=environment)
         assert mediator.stdout is not None
         addresses = mediator.stdout.readline().split()
         if not addresses:
             raise Failed((place / "log").read_text()[-2000:])
-        start("--sites", place / "hub", *addresses, stdout=other, stderr=other)
+        start("strangers:sites", place / "hub", addresses[0], stdout=other, stderr=other)
         deadline = time.monotonic() + PATIENCE_S
         while len(_rows(place / "rounds")) < 3:
             if time.monotonic() > deadline:
@@ -188,7 +189,7 @@ def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
         began, size = time.time(), (place / "log").stat().st_size
         for _ in range(turns):
             found["calm"].append(_turn(place, turn_s))
-            there = start("--strangers", *addresses, stdout=other, stderr=other)
+            there = start("strangers:strangers", *addresses, stdout=other, stderr=other)
             time.sleep(COME_S)
             found["strangers"].append(len(os.listdir(f"/proc/{mediator.pid}/fd")))
             found["beside"].append(_turn(place, turn_s))
@@ -226,18 +227,17 @@ def _rows(path: Path) -> list[list[float]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def slower(run: Run, what: str) -> float:
+def slower(run: Run, what: str, more_s: float = 0.0) -> float:
     """How many times longer something takes beside strangers: the median over the turns."""
     pairs = zip(run["beside"], run["calm"], strict=True)
-    return statistics.median(beside[what] / calm[what] for beside, calm in pairs)
+    return statistics.median(
+        (more_s + beside[what]) / (more_s + calm[what]) for beside, calm in pairs
+    )
 
 
 def heartbeats_slower(run: Run) -> float:
     """How many times longer a heartbeat is away from the one before it, answer included."""
-    pairs = zip(run["beside"], run["calm"], strict=True)
-    return statistics.median(
-        (HEARTBEAT_S + beside["beat_s"]) / (HEARTBEAT_S + calm["beat_s"]) for beside, calm in pairs
-    )
+    return slower(run, "beat_s", HEARTBEAT_S)
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -257,26 +257,6 @@ def lines(run: Run) -> Iterator[str]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--turns", type=int, default=TURNS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", nargs=2, help=argparse.SUPPRESS)
-    options.add_argument("--sites", nargs=3, help=argparse.SUPPRESS)
-    options.add_argument("--strangers", nargs=2, help=argparse.SUPPRESS)
-    arguments = options.parse_args()
-    if arguments.serve:
-        asyncio.run(mediate(arguments.serve))
-    elif arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(Path(folder), run)
-    elif arguments.sites:
-        folder, address, _ = arguments.sites
-        asyncio.run(sites(Path(folder), address))
-    elif arguments.strangers:
-        asyncio.run(strangers(arguments.strangers))
-    else:
-        run = beside_strangers(arguments.turns)
-        print("\n".join(lines(run)))
-        print(run["log"])
-
-
-if __name__ == "__main__":
-    main()
+    run = beside_strangers(options.parse_args().turns)
+    print("\n".join(lines(run)))
+    print(run["log"])

@@ -1,42 +1,26 @@
 """What a blob's way between a site and its mediator costs beside raw gRPC streams of that size.
 
-All over loopback with mutual TLS, a server and a client process of each kind, by turns. Raw streams
-carry bytes that were there before, and whoever gets them drops them: as the messages that a blob
-travels in, with the code that protobuf generates, and as bare bytes. A blob is read from a file,
-sent, hashed, written, checked and opened as a payload. Its processes have what the mediator and the
-agents have: they keep freed memory, and set some of gRPC's options. Those of the raw streams are
-left as Python and gRPC start them, but for the limit of a message; bare bytes are measured both
-ways.
+All over loopback with mutual TLS, a server and a client process of each kind, by turns. A blob is
+read from a file, sent, hashed, written, checked and opened as a payload. Raw streams carry bytes in
+memory, which the receiver drops: bare, and in the messages that a blob travels in. The processes of
+blobs keep freed memory and set some of gRPC's options, as the mediator and the agents do; those of
+raw streams only raise the limit of a message. Bare bytes are measured both ways.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from measuring import (
-    PIPES,
-    Run,
-    command,
-    line_of,
-    measured,
-    parser,
-    process,
-    ratios,
-    result_of,
-    say_result,
-    spread,
-    table,
-)
+from measuring import Run, called, line_of, measured, parser, process, ratios, spread, table
 
 SECTION = "transfer"
 PIECES_KIB = (256, 1024, 2048)
@@ -52,7 +36,7 @@ Way = Callable[[], Awaitable[None]]
 # -- the server process ---------------------------------------------------------------------------
 
 
-async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
+async def serve(place: str, piece_bytes: int, plain: int) -> None:
     """Raw streams and a BlobService; prints its port, and ends when stdin does.
 
     A `plain` one is as Python starts it.
@@ -72,21 +56,13 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
         keep_freed_memory,
     )
 
-    class Open:
-        """A gate that refuses nothing."""
-
-        def site_of(self, _context: Any) -> str:
-            return "site"
-
-        def refuses_fetch(self, *_: Any) -> str:
-            return ""
-
-        def refuses_push(self, *_: Any) -> str:
-            return ""
-
-        def book(self, *_: Any) -> None:
-            pass
-
+    gate: Any = SimpleNamespace(  # which refuses nothing
+        site_of=lambda _context: "site",
+        refuses_fetch=lambda *_: "",
+        refuses_push=lambda *_: "",
+        book=lambda *_: None,
+    )
+    folder = Path(place)
     if not plain:
         keep_freed_memory()
     piece = bytes(piece_bytes)
@@ -116,11 +92,11 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
         return b""
 
     async def cpu(_request: bytes, _context: Any) -> bytes:
-        return str(_cpu_s()).encode()
+        return str(time.process_time()).encode()
 
     service = BlobService(
         BlobStore(folder / "server", 1 << 40),
-        Open(),
+        gate,
         largest_bytes=1 << 40,
         settings=TransferSettings(piece_bytes=piece_bytes),
     )
@@ -149,15 +125,10 @@ async def serve(folder: Path, piece_bytes: int, plain: bool) -> None:
     await server.stop(None)
 
 
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 # -- the client process ---------------------------------------------------------------------------
 
 
-async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plain: bool) -> None:
+async def client(place: str, port: int, piece_bytes: int, megabytes: int, plain: int) -> None:
     """Go the ways that stdin names; prints the blob's bytes, and each way's wall and CPU seconds.
 
     The CPU seconds are those of both processes.
@@ -179,6 +150,7 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
     )
     from fedpilot.mediator.workload import Payload
 
+    folder = Path(place)
     if not plain:
         keep_freed_memory()
     rng = np.random.default_rng(0)
@@ -251,12 +223,12 @@ async def client(folder: Path, port: int, piece_bytes: int, megabytes: int, plai
                 await forget(blob.digest.encode())
             if name == "down":
                 store.path(blob.digest).unlink(missing_ok=True)
-            cpu = _cpu_s() + float(await server_cpu(b""))
+            cpu = time.process_time() + float(await server_cpu(b""))
             started = time.perf_counter()
             async with asyncio.timeout(PATIENCE_S):
                 await ways[name]()
             wall = time.perf_counter() - started
-            cpu = _cpu_s() + float(await server_cpu(b"")) - cpu
+            cpu = time.process_time() + float(await server_cpu(b"")) - cpu
             print(json.dumps([wall, cpu]), flush=True)
 
 
@@ -278,13 +250,11 @@ def child(piece_kib: int, megabytes: int, times: int) -> Run:
     clients, sizes = {}, {}
     with ExitStack() as stack:
         for plain in (False, True):
-            made = tempfile.TemporaryDirectory(prefix="transfer-")
-            folder = Path(stack.enter_context(made))
-            words: list[object] = ["--folder", folder, "--pieces", piece_kib]
-            words += ["--plain"] if plain else []
-            server = stack.enter_context(process("transfer", *words, "--serve", **PIPES))
-            words += ["--megabytes", megabytes, "--port", line_of(server).strip()]
-            clients[plain] = stack.enter_context(process("transfer", *words, **PIPES))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transfer-"))
+            words = (folder, piece_kib << 10, int(plain))
+            server = stack.enter_context(process("transfer:serve", *words))
+            words = (folder, line_of(server).strip(), piece_kib << 10, megabytes, int(plain))
+            clients[plain] = stack.enter_context(process("transfer:client", *words))
             sizes[plain] = int(line_of(clients[plain]))
         found: dict[str, list[float]] = {}
         for turn in range(times + 1):
@@ -352,36 +322,13 @@ def main() -> None:
     options.add_argument("--pieces", type=int, nargs="+", default=list(PIECES_KIB), help="KiB")
     options.add_argument("--megabytes", type=int, default=MEGABYTES)
     options.add_argument("--times", type=int, default=10, help="blobs each way in a process")
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    options.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    piece_bytes = arguments.pieces[0] << 10
-    if arguments.serve:
-        asyncio.run(serve(arguments.folder, piece_bytes, arguments.plain))
-        return
-    if arguments.port:
-        port, megabytes, plain = arguments.port, arguments.megabytes, arguments.plain
-        asyncio.run(client(arguments.folder, port, piece_bytes, megabytes, plain))
-        return
-    if arguments.child:
-        found = child(arguments.pieces[0], arguments.megabytes, arguments.times)
-        say_result(found)
-        return
 
     def once(name: str, _turn: int) -> Run:
-        words = ["--pieces", todo[name], "--megabytes", arguments.megabytes]
-        words += ["--times", arguments.times, "--child"]
-        return result_of(command("transfer", *words))
+        return called("transfer:child", todo[name], arguments.megabytes, arguments.times)
 
     def say(run: Run) -> str:
         return ", ".join(f"{share(run, way):.2f} {way}" for way in ("down", "up"))
 
     todo = {f"pieces of {kib:,} KiB": kib for kib in arguments.pieces}
     print("\n" + text(measured(SECTION, todo, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,21 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import (
-    HERE,
-    Run,
-    measured,
-    parser,
-    ratios,
-    result_of,
-    spread,
-    steady,
-    table,
-    versions,
-)
+from measuring import Run, measured, parser, ratios, result_of, spread, steady, table, versions
 from workload import WORKLOADS, Workload
 
 SECTION = "peers"
+PEERS = Path(__file__).resolve().parent
 OURS = "fedpilot, 2 workers"
 
 
@@ -40,7 +30,11 @@ class Implementation:
     @property
     def bin(self) -> Path:
         """Where its environment's programs are."""
-        return HERE / ".venvs" / self.peer / "bin" if self.peer else Path(sys.executable).parent
+        return (
+            PEERS.parent / ".venvs" / self.peer / "bin"
+            if self.peer
+            else Path(sys.executable).parent
+        )
 
     @property
     def installed(self) -> bool:
@@ -54,7 +48,7 @@ class Implementation:
         start = [str(self.bin / "python")]
         if self.processes > 1:
             start = [str(self.bin / "torchrun"), "--nproc-per-node", str(self.processes)]
-        return [*start, str(HERE / "peers" / self.script), workload, *self.options]
+        return [*start, str(PEERS / self.script), workload, *self.options]
 
 
 def w2(**options: int) -> list[str]:
@@ -154,7 +148,3 @@ def main() -> None:
     runs = measured(SECTION, todo, once, say, arguments, environments)
     for workload, each in grouped(runs).items():
         print(f"\n{workload}\n\n{text(each)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -110,16 +110,9 @@ def text(runs: Mapping[str, list[Run]]) -> str:
         means = [sum(values) / len(values) for values in (mine, theirs)]
         apart = spread(abs(m - t) for m, t in zip(mine, theirs, strict=True)).high
         furthest = max(run["furthest_weight"] for run in each)
-        rows.append(
-            [
-                name,
-                *(f"{mean:.2f} %" for mean in means),
-                f"{means[0] - means[1]:+.2f}",
-                f"{apart:.2f}",
-                f"{furthest:.1e}",
-                str(len(each)),
-            ]
-        )
+        cells = [f"{mean:.2f} %" for mean in means]
+        cells += [f"{means[0] - means[1]:+.2f}", f"{apart:.2f}", f"{furthest:.1e}"]
+        rows.append([name, *cells, str(len(each))])
     header = ["federation", "fedpilot", "plain loop", "difference, points"]
     return table([*header, "largest of a seed", "furthest weight", "seeds"], rows)
 
@@ -136,7 +129,3 @@ def main() -> None:
         return f"fedpilot {run['fedpilot']:.2f} %  loop {run['loop']:.2f} %"
 
     print("\n" + text(measured(SECTION, FEDERATIONS, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

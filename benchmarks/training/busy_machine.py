@@ -97,7 +97,3 @@ def main() -> None:
     silence = max(each["silence_s"] for runs in found.values() for each in runs)
     if ratio > SLOWEST or silence > QUIETEST_S:
         sys.exit(f"{ratio:.2f} × idle (mark {SLOWEST:g}), {silence:.1f} s silent ({QUIETEST_S:g})")
-
-
-if __name__ == "__main__":
-    main()

@@ -83,7 +83,3 @@ def main() -> None:
         for key, digits, title in COLUMNS:
             low, high = (statistics.median(each[key] for each in runs) for runs in (small, large))
             print(f"{title}: a million clients make it {high - low:+.{digits}f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -121,7 +121,3 @@ def main() -> None:
         return f"{1e3 * steady(run['seconds']):>9,.2f} ms"
 
     print("\n" + text(measured(SECTION, sizes, once, say, arguments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -68,7 +68,3 @@ def main() -> None:
         return f"{run['wall_s']:>9,.1f} s"
 
     print("\n" + text(measured(SECTION, [OURS, *peers], once, say, arguments, environments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -150,9 +150,9 @@ class Split(NamedTuple):
 def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
     """Split the samples into those to train on and those to test on.
 
-    A test set that the data come with is used as it is, whatever `test_fraction` says. Otherwise
-    `test_fraction`, in [0, 1), of every label's samples are held out at random, one at least of a
-    label that has two, never all of them, and never a client's last. Raises `DataError`.
+    A test set that comes with the data is used as it is. Otherwise `test_fraction`, in [0, 1), of
+    each label's samples are held out at random: at least one of a label with two, never all of
+    them, and never a client's last. Raises `DataError`.
     """
     if dataset.test_x is not None and dataset.test_y is not None:
         train = replace(dataset, test_x=None, test_y=None)

@@ -1,11 +1,8 @@
 """Loads the data sets that a site's admin declared, and finds their clients.
 
-The rules:
-
-* a data set is refused if its loader returns other than was declared (shape, type, classes);
-* every training sample belongs to a client; a loader's own test samples are left out, since models
-  are evaluated on the clients' samples;
-* clients are in the order of their ids.
+* A loader that returns other than was declared (shape, type, classes) is refused.
+* Every sample belongs to a client; a loader's own test samples are left out, since models are
+  evaluated on the clients' samples.
 """
 
 from __future__ import annotations
@@ -48,8 +45,8 @@ def load_declared(declaration: Declaration) -> Dataset:
 def survey(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a declared data set holds: the samples of each client and of each label.
 
-    It is what the agent of a site asks for before the site joins; it stays there but for what
-    `mediator.core.disclosure` lets out. Raises what `load_declared` does.
+    The site's agent asks for it before the site joins; `mediator.core.rules.disclosure` decides
+    what of it leaves the site. Raises what `load_declared` does.
     """
     found = load_declared(Declaration.from_json("declared", values))
     samples = Counter(_ids(found).tolist())

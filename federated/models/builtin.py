@@ -1,8 +1,8 @@
 """Own the built-in models: small enough for a laptop, known from the papers of the field.
 
-Sequences of PyTorch's own layers wherever that is possible, without batch statistics, so that
-clients can be trained side by side and their weights averaged. Inputs have the shape
-(batch, *input_shape), outputs are logits of shape (batch, num_classes).
+They have no batch statistics, which average badly, and are sequences of PyTorch's layers where
+possible, so that clients can train side by side. Inputs have the shape (batch, *input_shape),
+outputs are logits of shape (batch, num_classes).
 """
 
 from __future__ import annotations

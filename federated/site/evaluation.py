@@ -32,7 +32,7 @@ class Evaluator:
         models: SharedModels,
         check_company: Callable[[str, int], None],
     ) -> None:
-        """`check_company` refuses, by its name, what is about too few clients to be told."""
+        """`check_company(what, clients)` refuses what is about too few clients to be told."""
         self._batch = config.evaluation.batch_size
         self._data = inputs.data
         self._cohorts, self._pool, self._models = cohorts, pool, models

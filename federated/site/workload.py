@@ -1,10 +1,9 @@
 """FederatedWorkload: one federation's part at one site, from its gang to its last answer.
 
-It holds the site's data and the warm workers. A round arrives as one order with the model and the
-clients it is about, a share of the population. The site derives their cohort from (seed, round),
-cuts it into chunks, feeds them to free workers, and answers with one exact Partial. Where a site is
-lost, the others get another order for its clients. The work of a single VirtualNode takes the same
-path, as a chunk of one.
+It holds the site's data and the warm workers. A round is one order with the model and a share of
+the population. The site derives the cohort from (seed, round), cuts it into chunks for its workers,
+and answers with one exact Partial. If a site is lost, the others get orders for its clients. A
+single VirtualNode's work is a chunk of one.
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ class FederatedWorkload:
     def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Load what the spec's configuration names; ConfigError for what does not fit.
 
-        Of data that lies at sites it is what this site has declared, and DataUnusable says that it
-        is not so, or not what the run began with. Code that came along is imported from here on:
-        its digest was judged before. PolicyRefused where an answer would tell too much.
+        DataUnusable if declared data is not as declared, or not what the run began with.
+        PolicyRefused if an answer would tell too much. Code that came along is imported from here
+        on; the policy has judged its digest.
         """
         self._code = archive_of(spec)
         if self._code:
@@ -111,7 +110,7 @@ class FederatedWorkload:
             leaving.check_company(f"round {alone}", 1)
 
     def _hold_to_content(self, folder: str) -> None:
-        """See to it that the site's own data is what it was when the run began."""
+        """DataUnusable if the site's own data is not what it was when the run began."""
         if self._leaving is None or self._held_in == folder:
             return
         name, digest = self._leaving.dataset, self._inputs.data_digest

@@ -1,10 +1,9 @@
 """FoldedModule: a module whose batch holds the samples of several clients.
 
 The module's own code runs unchanged on (clients * batch) samples; its layers with weights are
-replaced by stacked ones. That is right where three things hold, which are looked at here: weights
-are used by known layers only, nothing random is drawn but in nn.Dropout, and no decision is taken
-on values (it can be traced by torch.fx). That samples do not mix (as in batch normalization) shows
-when the trial compares it with training one by one.
+replaced by stacked ones. This checks that only known layers use weights, that only nn.Dropout draws
+random numbers, and that torch.fx can trace the code: no decision depends on values. Whether samples
+mix (as in batch normalization) shows when the probe compares it with training one by one.
 """
 
 from __future__ import annotations
@@ -174,8 +173,8 @@ def _uses(module: nn.Module) -> Counter[str]:
         target = str(node.target)
         if node.op == "get_attr" and target in parameters:
             raise NotStackable(f"its code uses the parameter {target} by itself")
-        if node.op in ("call_function", "call_method") and _name(node.target) in RANDOM:
-            raise NotStackable(f"its code draws random numbers by {_name(node.target)}")
+        if node.op in ("call_function", "call_method") and name_of(node.target) in RANDOM:
+            raise NotStackable(f"its code draws random numbers by {name_of(node.target)}")
         if node.op == "call_module":
             layer = module.get_submodule(target)
             uses[id(layer)] += 1
@@ -197,7 +196,8 @@ def _check_leaf(path: str, layer: nn.Module) -> None:
         raise NotStackable(f"{path} ({kind}) has no folded form")
 
 
-def _name(target: Any) -> str:
+def name_of(target: Any) -> str:
+    """What torch.fx calls a step: a method or layer by its name, or a function."""
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 

@@ -1,9 +1,8 @@
 """Layers with one set of weights per client, on inputs whose batch is (clients * samples).
 
-A folded module keeps its own code: every operation without weights treats samples one by one, so it
-does not care that they belong to several clients. Only the layers with weights are replaced, by
-these. Where a client's result could depend on its mates (one matmul for several clients), the trial
-of `execution: auto` looks at the bits.
+A folded module keeps its own code, and these replace its layers with weights. All other operations
+treat samples one by one. Where a client's bits could depend on its mates (one matmul for several
+clients), the probe compares them.
 """
 
 from __future__ import annotations

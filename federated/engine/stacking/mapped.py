@@ -1,7 +1,7 @@
 """MappedModule: any module by `torch.func.vmap`, its parameters stacked.
 
-Slower than folding, and more general: weights may be used anywhere. What vmap refuses (decisions on
-values, buffers that change, random numbers) is refused here, when it is first run.
+Slower than folding, and more general: any code may use weights. The first run refuses what vmap
+does: decisions on values, buffers that change, random numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..training.torch_warnings import silence
+from ..training.samples import silence
 from .protocol import NotStackable
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 MOST_PRINTED = 2_000
 """Characters of one client in one round that are kept."""
@@ -35,7 +34,7 @@ class Printed:
         return f"{kept}\n({self._more} more characters)" if self._more else kept
 
 
-class _Routed(io.TextIOBase):
+class _Routed:
     """Standard output, which also tells those who collect what their thread prints."""
 
     def __init__(self, beneath: TextIO) -> None:
@@ -49,21 +48,12 @@ class _Routed(io.TextIOBase):
             printed.write(text)
         return self.beneath.write(text)
 
-    def flush(self) -> None:
-        self.beneath.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self.beneath.isatty()
-
-    def fileno(self) -> int:
-        return self.beneath.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.beneath.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.beneath, name)
 
 
 _changing = threading.Lock()
@@ -77,7 +67,7 @@ def collected() -> Iterator[Printed]:
         out = sys.stdout
         routed = out if isinstance(out, _Routed) else _Routed(out)
         routed.users += 1
-        sys.stdout = routed
+        sys.stdout = routed  # type: ignore[assignment]
     routed.of_thread.printed = printed
     try:
         yield printed

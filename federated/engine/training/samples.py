@@ -1,11 +1,11 @@
-"""The samples that a worker trains on: one contiguous array, gathered by index.
+"""The samples that a worker trains on: one contiguous array, from which a step gathers its rows.
 
-There is no loader per client. A chunk is a table of positions, made for all its clients at once,
-and a step reads its rows from the site's array.
+There is no loader per client: a chunk is a table of positions for all its clients.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +19,21 @@ from ...core.population.partitions.partition import Partition
 from ...core.population.sampling import Indices
 from ...core.randomness import UInt64s, permutations
 from ...core.state import Array
-from .torch_warnings import silence
+
+MEANINGLESS = (
+    "The given NumPy array is not writable",  # those of Ray's object store are only read
+    "There is a performance drop",  # of vmap, which the cost model knows
+)
+"""How warnings of PyTorch begin that mean nothing in training here."""
+
+
+def silence() -> None:
+    """Ignore them from now on, in the whole process; may be called again.
+
+    `warnings.catch_warnings` would swap the filters of all threads for a moment.
+    """
+    for beginning in MEANINGLESS:
+        warnings.filterwarnings("ignore", beginning, UserWarning)
 
 
 @dataclass(frozen=True, slots=True)
