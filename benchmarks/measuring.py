@@ -163,7 +163,7 @@ def measured(
 ) -> dict[str, list[Run]]:
     """Measure everything by turns, as the options ask; what was resumed is among the answer.
 
-    `environments` has the versions of packages by who uses them: fedpilot's own unless given.
+    `environments` has the versions of packages by their user; fedpilot's own unless given.
     """
     if environments is None:
         environments = {"fedpilot": versions(sys.executable)}

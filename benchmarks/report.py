@@ -1,6 +1,6 @@
 """Put benchmarks/results.json into docs/benchmarks.md and draw docs/images/benchmarks.png.
 
-The page's tables lie between `<!-- begin NAME -->` and `<!-- end NAME -->`; nobody types a figure.
+The page's tables lie between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import math
 import statistics
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,8 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     return {
         "name": specimen.name,
         "facts": {
+            **asdict(facts),
             "layers": [[str(e.kind), e.outputs, e.products, e.steps] for e in facts.layers],
-            **{
-                n: getattr(facts, n)
-                for n in ("trained", "tensors", "numbers", "inputs", "itemsize")
-            },
-            "widths": list(facts.widths),
         },
         "where": [batch, where.rule, where.cohort],
         "refused": refused,

@@ -88,7 +88,7 @@ def peak_bytes(process: psutil.Process) -> int:
 
 
 async def sites(
-    folder: Path, address: str, mediator: psutil.Process, *, count: int, parameters: int, n: int
+    folder: Path, address: str, mediator: psutil.Process, count: int, parameters: int, n: int
 ) -> Run:
     """Join, be idle, and serve `n` rounds; what all of that cost the mediator."""
     import numpy as np
@@ -120,11 +120,8 @@ async def sites(
     agents = [agent(number) for number in range(count)]
     for each in agents:
         each.blobs.limit_bytes = 4 * parameters * 4  # a model and an answer, of two rounds
-    found: Run = {
-        "sites": count,
-        "parameters": parameters,
-        "empty_bytes": mediator.memory_info().rss,
-    }
+    found: Run = {"sites": count, "parameters": parameters}
+    found["empty_bytes"] = mediator.memory_info().rss
     cpu = cpu_s(mediator)
     for each in agents:
         await each.start()
@@ -164,16 +161,8 @@ def child(count: int, parameters: int, rounds: int) -> Run:
         folder = Path(made) / "hub"
         with process("sites:mediate", folder) as started:
             address, _ = line_of(started).split()
-            return asyncio.run(
-                sites(
-                    folder,
-                    address,
-                    psutil.Process(started.pid),
-                    count=count,
-                    parameters=parameters,
-                    n=rounds,
-                )
-            )
+            mediator = psutil.Process(started.pid)
+            return asyncio.run(sites(folder, address, mediator, count, parameters, rounds))
 
 
 # -- all of them ----------------------------------------------------------------------------------

@@ -50,11 +50,7 @@ async def serve(place: str, piece_bytes: int, plain: int) -> None:
     from fedpilot.mediator.server.services.blob_handlers import blob_handlers
     from fedpilot.mediator.wire.blobs.store import BlobStore
     from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS
-    from fedpilot.mediator.wire.transfer import (
-        BlobService,
-        TransferSettings,
-        keep_freed_memory,
-    )
+    from fedpilot.mediator.wire.transfer import BlobService, TransferSettings, keep_freed_memory
 
     gate: Any = SimpleNamespace(  # which refuses nothing
         site_of=lambda _context: "site",

@@ -1,7 +1,7 @@
 """Accuracy is not what pays for speed: fedpilot as it comes, and a plain loop on the same clients.
 
 Partition, cohorts, orders of samples and first models are fedpilot's own pure functions, so that
-only the training differs. Both are judged on every fifth of the digits, which nobody trains on.
+only the training differs. Both are judged on every fifth of the digits, which neither trains on.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _checked(
             return choice
         except NotStackable as error:
             if wish.kind is not None and isinstance(error, probe.Unchecked):
-                return choice  # the user who named it answers for it
+                return choice  # the user who named it is responsible
             refused[kind] = str(error)
 
 

@@ -54,10 +54,9 @@ class Journal:
         self._path = Path(folder) / f"{site}.safetensors" if folder is not None else None
         self._clock = clock
         self._write_s: float | None = None
-        self._there: bool | None = None
-        """Whether the file exists; None until that was looked at. Only this object writes it."""
+        self._known = False
         self._holds: dict[str, Any] | None = None
-        """The key of what the file holds, once that is known."""
+        """The key in the file, if there is one, once known; only this object writes it."""
 
     def at(self, folder: str | None) -> Journal:
         """This journal if it lies in that folder, otherwise the one that does."""
@@ -65,19 +64,16 @@ class Journal:
 
     def recover(self, key: RoundKey) -> tuple[Partial, npt.NDArray[np.int64]] | None:
         """The Partial of this very round and the clients in it, if a predecessor saved one."""
-        if self._path is None:
+        if self._path is None or (self._known and self._holds != key.to_json()):
             return None
-        if self._there is None:
-            self._there = self._path.exists()
-        if not self._there:
-            return None
-        if self._holds is not None and self._holds != key.to_json():
+        if not self._path.exists():
+            self._known = True
             return None
         try:
             header, tensors = read_tensors(self._path)
         except RunRefused:  # spoilt by a power cut: the work that it saved is done again
             return None
-        self._holds = header.get("key")
+        self._known, self._holds = True, header.get("key")
         if header.get("format") != FORMAT or self._holds != key.to_json():
             return None
         done = tensors.pop("done")
@@ -101,8 +97,7 @@ class Journal:
             {"format": FORMAT, "key": key.to_json(), "partial": header, "earlier": partial.earlier},
         )
         self._write_s = self._clock() - started
-        self._there = True
-        self._holds = key.to_json()
+        self._known, self._holds = True, key.to_json()
 
     def _cost(self, partial: Partial) -> float:
         """Seconds to fetch the workers' sums and to write their total, which cost alike."""

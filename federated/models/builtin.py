@@ -70,14 +70,13 @@ def lenet(input_shape: Shape, num_classes: int) -> nn.Module:
     The second convolution pads where the image is too small for it (sides below 12).
     """
     channels, height, width = _image("lenet", input_shape, smallest=8)
-    sides = (height, width)
-    padding = [0 if side >= 12 else 2 for side in sides]
-    pooled = [(side // 2 + 2 * pad - 4) // 2 for side, pad in zip(sides, padding, strict=True)]
+    padding = (0 if height >= 12 else 2, 0 if width >= 12 else 2)
+    pooled = [(height // 2 + 2 * padding[0] - 4) // 2, (width // 2 + 2 * padding[1] - 4) // 2]
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5, padding=tuple(padding)),
+        nn.Conv2d(6, 16, 5, padding=padding),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),

@@ -63,7 +63,7 @@ class Cohorts:
         self._costs: Indices | None = None
         """What a round of each group costs, once that was asked."""
         self._planned: tuple[int, str, Cohort] | None = None
-        """A round, the name of the part of it, and who that is."""
+        """A round, the name of a part of it, and the clients in that."""
 
     def of_order(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
         """The clients that an order is about; usually looked up while the last round trained."""

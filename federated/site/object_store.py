@@ -176,7 +176,7 @@ class GlobalObjectStore:
         return path
 
     def _drop_unwanted(self, name: str | None) -> None:
-        if name in self._entries and name not in self._keys.values():
+        if name is not None and name in self._entries and name not in self._keys.values():
             _remove_file(self._entries.pop(name))
 
 

@@ -38,9 +38,9 @@ def add(
     """Add every client's moves times its factor to `sums` (n,), int64; tell its largest move.
 
     In units of 1 / `scale`, a power of two. `rows` is (k, n), `reference` (n,), of the same type.
-    Exact where the largest moves times the factors' sizes add up to less than 2**53 units; whatever
-    else was added, the same with `sign` -1 takes away. `largest` (k,) takes the largest move of
-    each client, which is no finite number where one of its moves is none.
+    Exact where the largest moves times the factors' sizes add up to less than 2**53 units. The same
+    with `sign` -1 takes away what was added, exact or not. `largest` (k,) takes the largest move of
+    each client, which is not finite where one of its moves is not.
     """
     numbers = rows.numpy()
     bits = _BITS[numbers.itemsize]

@@ -65,7 +65,7 @@ class RunningSum:
             units = np.rint(np.ldexp(moves, exponents[:, None]))
         fine = np.isfinite(losses) & np.isfinite(units).all(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            # Who weighs nothing may have gone anywhere: it counts as one here.
+            # A client of weight 0 may have moved anywhere: its weight counts as 1 here.
             exact = bool((units @ np.maximum(factors, 1.0) < EXACT).all())
         if exact and fine.all():
             for term, bound in zip(terms, (units @ factors).tolist(), strict=True):

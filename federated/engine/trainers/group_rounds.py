@@ -45,8 +45,7 @@ class GroupStart:
     tensors: Mapping[str, Tensor]
     """The model that they start from."""
     before: Partial
-    """What was measured in the steps before, how many were added up in each, and who was refused;
-    it sums nothing."""
+    """What earlier steps measured, how many clients each added up, and the refused; no sums."""
 
 
 class GroupRounds:

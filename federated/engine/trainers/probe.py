@@ -63,7 +63,7 @@ def check(
     like: Tensor,
     device: torch.device,
 ) -> None:
-    """NotStackable unless it gives what one by one gives, and whoever the mates are.
+    """NotStackable unless a client ends as it does alone, with any mates.
 
     `like` are samples (n, ...): of their values nothing is used.
     """

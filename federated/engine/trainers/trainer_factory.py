@@ -67,14 +67,14 @@ class TrainerFactory:
         return CompiledTrainer(chain, capacity, self.samples, self.training, dtype=dtype)
 
     def why_not_together(self) -> str | None:
-        """What rules out training several clients at once, whatever the model."""
+        """What rules out training several clients at once, for any model."""
         return why_not_together(self.resident.trained.values(), self.resident.loss, self.update)
 
 
 def why_not_together(
     trained: Iterable[Tensor], loss: Loss, update: ClientUpdate | None
 ) -> str | None:
-    """What rules out training several clients at once, whatever the model."""
+    """What rules out training several clients at once, for any model."""
     if update is not None:
         return "`training.client_update` trains one client at a time"
     if any(weight._backward_hooks for weight in trained):

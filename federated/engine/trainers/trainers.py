@@ -46,5 +46,5 @@ class Trainers:
         like = made_of.samples.x
         compiles = execution.kind is ExecutionKind.COMPILED
         turn = being_compiled(like.dtype) if compiles else nullcontext()
-        with turn, suppress(Unchecked):  # then whoever named it answers for it
+        with turn, suppress(Unchecked):  # then the user who named it is responsible
             check(execution, made_of.resident, made_of.training, like=like, device=made_of.device)

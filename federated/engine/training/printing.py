@@ -35,7 +35,7 @@ class Printed:
 
 
 class _Routed:
-    """Standard output, which also tells those who collect what their thread prints."""
+    """Standard output, which also collects what a thread prints that asked for it."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
@@ -61,13 +61,13 @@ _changing = threading.Lock()
 
 @contextmanager
 def collected() -> Iterator[Printed]:
-    """What this thread prints meanwhile; standard output is as before after the last who asks."""
+    """What this thread prints meanwhile; the last to end restores standard output."""
     printed = Printed()
     with _changing:
         out = sys.stdout
         routed = out if isinstance(out, _Routed) else _Routed(out)
         routed.users += 1
-        sys.stdout = routed  # type: ignore[assignment]
+        sys.stdout = routed
     routed.of_thread.printed = printed
     try:
         yield printed

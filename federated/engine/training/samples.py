@@ -81,16 +81,10 @@ class Samples:
         order = np.argsort(-sizes, kind="stable")
         if np.array_equal(order, np.arange(len(order))):
             return Chunk(indices, keys, sizes, rows)
-        starts = np.cumsum(sizes) - sizes
-        within = np.arange(sizes.sum()) - np.repeat(
-            np.cumsum(sizes[order]) - sizes[order], sizes[order]
-        )
-        return Chunk(
-            indices[order],
-            keys[order],
-            sizes[order],
-            rows[np.repeat(starts[order], sizes[order]) + within],
-        )
+        starts, ordered = np.cumsum(sizes) - sizes, sizes[order]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(ordered) - ordered, ordered)
+        rows = rows[np.repeat(starts[order], ordered) + within]
+        return Chunk(indices[order], keys[order], ordered, rows)
 
     def positions(self, chunk: Chunk, round_number: int, epoch: int, width: int) -> Indices:
         """(k, width) positions in the order of an epoch; past a client's end, its first sample.
@@ -107,7 +101,9 @@ class Samples:
             columns = np.arange(largest)
             within[:, :largest] = np.where(columns < chunk.sizes[:, None], columns, 0)
         starts = np.cumsum(chunk.sizes) - chunk.sizes
-        within += np.minimum(starts, max(0, len(chunk.rows) - 1))[:, None]  # for who has none
+        within += np.minimum(starts, max(0, len(chunk.rows) - 1))[
+            :, None
+        ]  # for clients without any
         found: Indices = chunk.rows[within]
         return found
 

@@ -163,8 +163,8 @@ class Leaving:
 def told_of(answer: Payload) -> int:
     """How many clients a round's sum, or a tally, is about.
 
-    A sum over several steps of groups is about the clients of the step that has the fewest. Where
-    anything was measured, somebody was there.
+    A sum over several steps of groups is about the clients of the step that has the fewest. A tally
+    that measured anything is about one client at least.
     """
     header = answer.header
     if answer.kind == "tally":

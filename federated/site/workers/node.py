@@ -99,7 +99,7 @@ class _Sum:
         self.running = running
         self.covered: list[Indices] = []
         self.before = Partial({})
-        """What groups measured, and whom they refused, before their clients trained for it."""
+        """What groups measured and refused before their clients trained for the sum."""
 
     def hand_up(self) -> tuple[Partial, Indices]:
         covered, self.covered = np.concatenate([_NOBODY, *self.covered]), []
@@ -170,7 +170,7 @@ class FederatedNode:
         self._hosted: OrderedDict[int, Chunk] = OrderedDict()
 
     def hello(self) -> dict[str, Any]:
-        """Who this is: process, machine, what equal bits depend on, and what it has to compile."""
+        """This worker's process and machine, what bits depend on, and what it has to compile."""
         who = {"pid": os.getpid(), "host": platform.node(), **environment()}
         compiled = self._settings.training.execution == str(ExecutionKind.COMPILED)
         if compiled and not kernels.are_ready(self._samples.x.dtype):
@@ -246,7 +246,7 @@ class FederatedNode:
     def _starts(
         self, attempt: Attempt, clients: Indices, model: _LoadedModel, train: Train
     ) -> Iterator[GroupStart]:
-        """Who trains for the attempt's sum, and from which model: all together, or by groups."""
+        """The clients of the attempt's sum, and their first model: all together, or by groups."""
         number = attempt.round_number
         if self._group_rounds is None:
             yield GroupStart(
@@ -308,7 +308,7 @@ class FederatedNode:
     # -- a single VirtualNode -----------------------------------------------------------------
 
     def host(self, index: int) -> dict[str, int]:
-        """Keep a client's samples here; tells how many they are, and who had to go for them."""
+        """Keep a client's samples; returns their number, and the client evicted for them."""
         chunk = self._samples.chunk([index])
         self._hosted[index] = chunk
         self._hosted.move_to_end(index)

@@ -42,7 +42,7 @@ class SharedModel:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCall:
-    """One call that some worker shall make."""
+    """One call for some worker."""
 
     method: str
     args: tuple[Any, ...]
@@ -183,7 +183,7 @@ class WorkerPool:
                 if self._clock() - watched >= TICK_S:
                     self._watch()
                     watched = self._clock()
-        except BaseException as error:  # whoever waits for work is told, and no more is taken
+        except BaseException as error:  # all waiting work fails with it, and no more is taken
             ended = error
         self._end(ended)
 
