@@ -80,7 +80,7 @@ docs: $(VENV)/.dev ## write the reference pages anew and build the site into sit
 	@echo "==> mkdocs build --strict" && $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.dev ## clients per second beside a plain PyTorch loop, and the peers that are installed
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(BIN)/python benchmarks run $(ARGS)
 
 clean: ## remove .venv, caches and build products (runs/ stays)
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ Run = dict[str, Any]
 
 
 class Failed(Exception):
-    """A process did not do what it was started for; the text is the end of what it said."""
+    """A process did not do what it was started for; the text is the end of what it printed."""
 
 
 class Spread(NamedTuple):
@@ -35,9 +35,9 @@ class Spread(NamedTuple):
     low: float
     high: float
 
-    def text(self, digits: int = 0) -> str:
-        """Median and range."""
-        median, low, high = (f"{value:,.{digits}f}" for value in self)
+    def text(self, digits: int = 0, factor: float = 1) -> str:
+        """Median and range, times a factor: in another unit."""
+        median, low, high = (f"{factor * value:,.{digits}f}" for value in self)
         return f"{median} ({low}–{high})"
 
 
@@ -45,11 +45,6 @@ def spread(values: Iterable[float]) -> Spread:
     """Median and range of values, one at least."""
     found = sorted(values)
     return Spread(statistics.median(found), found[0], found[-1])
-
-
-def scaled(figure: Spread, factor: float) -> Spread:
-    """In another unit."""
-    return Spread(*(factor * value for value in figure))
 
 
 def ratios(mine: Sequence[float], theirs: Sequence[float]) -> Spread:
@@ -62,12 +57,54 @@ def steady(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:])
 
 
-def finish(command: Sequence[str], timeout: float = 900.0) -> tuple[str, float]:
+def command(function: str, *words: object) -> list[str]:
+    """A process that calls a function, such as `sites:child`, with numbers and texts."""
+    return [sys.executable, str(HERE), function, *map(str, words)]
+
+
+@contextlib.contextmanager
+def process(function: str, *words: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that calls a function, and is ended afterwards; by default with pipes."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **options}
+    started = subprocess.Popen(
+        command(function, *words), text=True, start_new_session=True, **options
+    )
+    try:
+        yield started
+    finally:
+        end(started)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """What it prints next. Raises `Failed` if it has ended."""
+    assert process.stdout is not None
+    if not (line := process.stdout.readline()):
+        raise Failed("a process has ended that should say something")
+    return line
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that compute and do nothing else."""
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], process_group=0)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            end(hog)
+
+
+def finish(
+    command: Sequence[str], timeout: float = 900.0, env: Mapping[str, str] | None = None
+) -> tuple[str, float]:
     """Run a process to its end: what it printed, and its wall time. Raises `Failed`."""
     with tempfile.TemporaryFile("w+") as printed:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True, env=env
         )
         try:
             code = process.wait(timeout)
@@ -102,6 +139,11 @@ def result_of(command: Sequence[str], timeout: float = 900.0) -> Run:
     return {**found, "wall_s": round(wall, 3)}
 
 
+def called(function: str, *words: object, timeout: float = 900.0) -> Run:
+    """What a function returns in a process of its own, and that one's wall time."""
+    return result_of(command(function, *words), timeout)
+
+
 def parser(description: str, reps: int) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
     made = argparse.ArgumentParser(description=description)
@@ -117,9 +159,14 @@ def measured(
     once: Callable[[str, int], Run],
     say: Callable[[Run], str],
     arguments: argparse.Namespace,
-    environments: Mapping[str, Mapping[str, str]],
+    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, list[Run]]:
-    """Measure everything by turns, as the options ask; what was resumed is among the answer."""
+    """Measure everything by turns, as the options ask; what was resumed is among the answer.
+
+    `environments` has the versions of packages by their user; fedpilot's own unless given.
+    """
+    if environments is None:
+        environments = {"fedpilot": versions(sys.executable)}
     before = load(arguments.json).get(section, {}) if arguments.resume and arguments.json else {}
     runs: dict[str, list[Run]] = before.get("runs", {})
     facts = {
@@ -185,21 +232,16 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions(python: str | Path, packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """What of these packages an environment has."""
+def versions(python: str | Path) -> dict[str, str]:
+    """What of `PACKAGES` an environment has."""
     code = (
         "import importlib.metadata as m, json, sys\n"
         "have = {d.metadata['Name'].lower(): d.version for d in m.distributions()}\n"
         "print(json.dumps({p: have[p] for p in sys.argv[1:] if p in have}))"
     )
-    done = subprocess.run([str(python), "-c", code, *packages], capture_output=True, check=True)
+    done = subprocess.run([str(python), "-c", code, *PACKAGES], capture_output=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found
-
-
-def ours() -> dict[str, dict[str, str]]:
-    """fedpilot's environment, as `measured` takes it."""
-    return {"fedpilot": versions(sys.executable, PACKAGES)}
 
 
 def load(path: Path) -> dict[str, Any]:

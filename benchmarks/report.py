@@ -1,6 +1,6 @@
 """Put benchmarks/results.json into docs/benchmarks.md and draw docs/images/benchmarks.png.
 
-The page's tables lie between `<!-- begin NAME -->` and `<!-- end NAME -->`; nobody types a figure.
+The page's tables lie between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import accuracy
-import link_bytes
-import population
-import reserve
-import round_time
 import run
-import tasks
-import transfer
-import whole_process
+from clusters import reserve, tasks
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
-from peers.workload import BATCH, WORKLOADS
+from mediation import link_bytes, sites, transfer
 from run import OURS, grouped, rates
-
-import sites
+from training import accuracy, population, round_time, whole_process
+from workload import BATCH, WORKLOADS
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 PICTURE = PAGE.parent / "images" / "benchmarks.png"
@@ -85,8 +78,7 @@ def peers(results: Results) -> str:
     groups = grouped(results["peers"]["runs"]) if "peers" in results else {}
     return (
         "\n\n".join(
-            f"### {name}: {title(name)}\n\n{table(run.HEADER, run.rows(runs))}"
-            for name, runs in groups.items()
+            f"### {name}: {title(name)}\n\n{run.text(runs)}" for name, runs in groups.items()
         )
         or NOTHING
     )
@@ -109,24 +101,17 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
     return lambda results: text(results[name]["runs"]) if name in results else NOTHING
 
 
-SECTIONS = (
-    *("peers", "round_time", "whole_process", "population", "reserve", "tasks", "accuracy"),
-    *("transfer", "link_bytes", "sites"),
+MEASURED = (
+    *(round_time, whole_process, population, reserve, tasks, accuracy),
+    *(transfer, link_bytes, sites),
 )
+SECTIONS = ("peers", *(each.SECTION for each in MEASURED))
 PLACES: dict[str, Callable[[Results], str]] = {
     "picture": picture,
     "workloads": workloads,
     "environment": environment,
     "peers": peers,
-    "round_time": section("round_time", lambda runs: round_time.text(round_time.summary(runs))),
-    "whole_process": section("whole_process", whole_process.text),
-    "population": section("population", population.text),
-    "reserve": section("reserve", reserve.text),
-    "tasks": section("tasks", tasks.text),
-    "accuracy": section("accuracy", accuracy.text),
-    "transfer": section("transfer", transfer.text),
-    "link_bytes": section("link_bytes", link_bytes.text),
-    "sites": section("sites", sites.text),
+    **{each.SECTION: section(each.SECTION, each.text) for each in MEASURED},
 }
 
 INK, FADED, FAINT = "#1f2933", "#52606d", "#cbd2d9"
@@ -169,37 +154,29 @@ def draw(results: Results, path: Path) -> None:
         axes.text(-0.015, top + 1.05, label, **at_left | {"va": "top"}, fontsize=8.5, color=FADED)
         ours = best(runs, "fedpilot")
         for part, (_, colour) in BARS.items():
+            mine = part == "fedpilot"
             if theirs := best(runs, part):
                 rate = spread(theirs).median
                 slowest, fastest = min(slowest, rate), max(fastest, rate)
                 axes.barh(top, rate, height=0.86, align="edge", color=colour)
-                said = short(rate)
-                if ours and part != "fedpilot":
-                    said += f"  (× {short(ratios(ours, theirs).median)})"
-            elif part == "Flower" and not WORKLOADS[workload].flower_rounds:
-                axes.text(
-                    *(0.006, top + 0.43),
-                    "Flower: no round within two minutes",
-                    transform=axes.get_yaxis_transform(),
+                times = "" if mine or not ours else f"  (× {short(ratios(ours, theirs).median)})"
+                axes.annotate(
+                    short(rate) + times,
+                    (rate, top + 0.43),
+                    xytext=(5, 0),
+                    textcoords="offset points",
                     va="center",
-                    fontsize=8.5,
-                    color=FADED,
+                    fontsize=9 if mine else 8.5,
+                    weight="bold" if mine else "normal",
+                    color=INK,
+                    bbox={"color": "white", "pad": 1},
                 )
-                top += 1
-                continue
+            elif part == "Flower" and not WORKLOADS[workload].flower_rounds:
+                said = "Flower: no round within two minutes"
+                at_left |= {"ha": "left", "fontsize": 8.5}
+                axes.text(0.006, top + 0.43, said, **at_left, color=FADED)
             else:
                 continue
-            axes.annotate(
-                said,
-                (rate, top + 0.43),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9 if part == "fedpilot" else 8.5,
-                weight="bold" if part == "fedpilot" else "normal",
-                color=INK,
-                bbox={"color": "white", "pad": 1},
-            )
             top += 1
         top += 1.2
     axes.set_xscale("log")
@@ -236,7 +213,3 @@ def main() -> None:
     if "peers" in results:
         draw(results, PICTURE)
         print(f"wrote {PICTURE.relative_to(HERE.parent)}")
-
-
-if __name__ == "__main__":
-    main()

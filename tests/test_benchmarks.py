@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,14 @@ def test_the_lean_loop_takes_the_same_steps(model: str) -> None:
         torch.testing.assert_close(ends[1][name], value)
 
 
+def test_every_benchmark_is_found_by_its_name() -> None:
+    for module in runpy.run_path(str(BENCHMARKS / "__main__.py"))["MODULES"]:
+        assert callable(script(module).main), module
+
+
 def test_every_implementation_is_a_script_that_is_there() -> None:
     for each in script("run").IMPLEMENTATIONS.values():
-        assert (BENCHMARKS / each.script).is_file()
+        assert (BENCHMARKS / "peers" / each.script).is_file()
         assert each.command("w2")[-1 - len(each.options)] == "w2"
 
 
@@ -139,14 +145,14 @@ def rounds(clients: int, *seconds: float, training: float | None = None) -> dict
 
 
 def test_the_fit_finds_a_and_b() -> None:
-    round_time = script("round_time")
+    round_time = script("training.round_time")
     sizes = [10, 100, 1_000, 10_000]
     a, b = round_time.fit(sizes, [0.004 + 30e-6 * k for k in sizes])
     assert (a, b) == (pytest.approx(0.004), pytest.approx(30e-6))
 
 
 def test_what_is_not_training_is_fedpilots_own_share() -> None:
-    round_time = script("round_time")
+    round_time = script("training.round_time")
     runs = {
         f"{k} clients": [
             rounds(k, *[factor * (0.004 + 30e-6 * k)] * 3, training=2 * 20e-6 * k)
@@ -158,13 +164,13 @@ def test_what_is_not_training_is_fedpilots_own_share() -> None:
     assert found.a.median == pytest.approx(1.1 * 0.004)
     assert found.b == pytest.approx((1.1 * 30e-6, 30e-6, 1.2 * 30e-6))
     assert found.engine == pytest.approx(13e-6)
-    assert "13.0 µs are fedpilot's" in round_time.text(found)
+    assert "13.0 µs are fedpilot's" in round_time.text(runs)
 
 
 def test_without_training_seconds_the_share_is_not_claimed() -> None:
-    round_time = script("round_time")
+    round_time = script("training.round_time")
     runs = {"10": [rounds(10, 0.1)], "20": [rounds(20, 0.2)]}
-    assert "no `training_seconds`" in round_time.text(round_time.summary(runs))
+    assert "no `training_seconds`" in round_time.text(runs)
 
 
 def results() -> dict[str, Any]:
@@ -180,7 +186,7 @@ def results() -> dict[str, Any]:
         run.task("w2", "Flower, 4 actors"): [rounds(100, 0.5), rounds(100, 0.5)],
     }
     walls = {
-        script("whole_process").OURS: [{"wall_s": 5.0}],
+        script("training.whole_process").OURS: [{"wall_s": 5.0}],
         "Flower, 2 actors": [{"wall_s": 20.0}],
     }
     watched = {"start_s": 5.0, "peak_pss_mb": 1000.0}

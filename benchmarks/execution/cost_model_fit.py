@@ -1,11 +1,11 @@
 """Measures, fits and judges the cost model (`federated/core/execution/cost_model.py`).
 
-    python benchmarks/execution/cost_model_fit.py measure fit.json --seed 1 --models 90
-    python benchmarks/execution/cost_model_fit.py measure held_out.json --seed 2 --models 40
-    python benchmarks/execution/cost_model_fit.py fit fit.json         # prints coefficients
-    python benchmarks/execution/cost_model_fit.py judge held_out.json  # chosen against the best
+    python benchmarks cost_model_fit measure fit.json --seed 1 --models 90
+    python benchmarks cost_model_fit measure held_out.json --seed 2 --models 40
+    python benchmarks cost_model_fit fit fit.json         # prints coefficients
+    python benchmarks cost_model_fit judge held_out.json  # chosen against the best
 
-The figures of `execution_model: 1` are in `benchmarks/execution/costs`.
+The figures of `execution_model: 1` are in `costs`.
 
 Figures are CPU time of the thread that trains, the ways of one model in turn, the least of some
 turns: what else the machine does hardly shows. A table that has a number is never changed: a better
@@ -20,12 +20,12 @@ import math
 import statistics
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from zoo import CLASSES, Specimen, zoo
 
 from fedpilot.federated.config.schema import Training
 from fedpilot.federated.core.execution import cost_model
@@ -39,7 +39,7 @@ from fedpilot.federated.core.execution.facts import (
     ModelFacts,
 )
 from fedpilot.federated.core.population.partitions.bootstrap import bootstrap
-from fedpilot.federated.engine.choosing import _eligible
+from fedpilot.federated.engine.choosing import refusals
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.structure import facts_of
 from fedpilot.federated.engine.trainers.probe import check, example
@@ -48,18 +48,15 @@ from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers.trainers import Trainers
 from fedpilot.federated.engine.training.modules import loss_function, state_of, to_tensors
 from fedpilot.federated.engine.training.samples import Samples
+from fedpilot.federated.prepare.execution_choice import rule_of
+
+from .zoo import CLASSES, Specimen, zoo
 
 CPU = torch.device("cpu")
 POOL = 512
 TURNS = 7
 PATIENCE_S = 3.0
 """CPU time of a model's turns."""
-
-
-def rule_of(training: Training) -> str:
-    if training.optimizer != "sgd":
-        return "adam"
-    return "momentum" if training.momentum else "plain"
 
 
 def measure(specimen: Specimen) -> dict[str, Any]:
@@ -89,10 +86,12 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     chunk = samples.chunk(np.arange(min(specimen.cohort, 64)))
     most = len(chunk)
     ways = [Execution(ExecutionKind.SEQUENTIAL, 64)]
-    refused = {}
-    for kind in (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED):
+    kinds = (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED)
+    refused = refusals(kinds, module, training, where, facts, like)
+    for kind in kinds:
+        if kind in refused:
+            continue
         try:
-            _eligible(kind, module, training, where, facts, like)
             check(Execution(kind, most), resident, training, like=like, device=CPU)
             ways += [Execution(kind, size) for size in sorted({most, max(1, most // 4)})]
         except NotStackable as error:
@@ -120,12 +119,8 @@ def measure(specimen: Specimen) -> dict[str, Any]:
     return {
         "name": specimen.name,
         "facts": {
+            **asdict(facts),
             "layers": [[str(e.kind), e.outputs, e.products, e.steps] for e in facts.layers],
-            **{
-                n: getattr(facts, n)
-                for n in ("trained", "tensors", "numbers", "inputs", "itemsize")
-            },
-            "widths": list(facts.widths),
         },
         "where": [batch, where.rule, where.cohort],
         "refused": refused,
@@ -200,14 +195,13 @@ def _fit(kind: ExecutionKind, cases: list[Case], slowed: dict[str, float]) -> di
 
 def judge(
     cases: list[Case], coefficients: dict[ExecutionKind, dict[str, float]] | None = None
-) -> list[float]:
+) -> None:
     if coefficients is not None:
         cost_model.TABLES[0] = {"cpu": coefficients}  # type: ignore[index]
         cost_model.NEWEST = 0
     ratios = []
     for name, facts, where, refused, costs in cases:
-        choice = decide(facts, where, refused)
-        way = choice.execution
+        way = decide(facts, where, refused).execution
         best = min(costs, key=costs.__getitem__)
         if way not in costs:
             print("not measured:", name, way)
@@ -260,7 +254,3 @@ def main() -> None:
         judge(cases, table)
     else:
         judge(cases)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ OPTIMIZERS: tuple[dict[str, Any], ...] = (
 CLASSES = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Specimen:
     """A model, what it is fed, and how it trains."""
 
@@ -144,16 +144,20 @@ class Attending(nn.Module):
 def zoo(seed: int, count: int) -> list[Specimen]:
     """So many models, one of each family in turn; another seed gives others."""
     dice = np.random.default_rng(seed)
-    return [FAMILIES[i % len(FAMILIES)](dice, i) for i in range(count)]
+    return [_specimen(dice, i, FAMILIES[i % len(FAMILIES)]) for i in range(count)]
 
 
-def _training(dice: np.random.Generator) -> dict[str, Any]:
+def _specimen(
+    dice: np.random.Generator, i: int, family: Callable[[np.random.Generator], Specimen]
+) -> Specimen:
+    drawn = family(dice)
     batch = int(dice.choice([4, 8, 10, 16, 20, 32, 64]))
-    return {"batch_size": batch, "learning_rate": 0.01, **OPTIMIZERS[dice.integers(3)]}
-
-
-def _cohort(dice: np.random.Generator) -> int:
-    return int(dice.choice([4, 8, 10, 20, 25, 40, 64, 100]))
+    training = {"batch_size": batch, "learning_rate": 0.01, **OPTIMIZERS[dice.integers(3)]}
+    cohorts = [4, 8, 10, 20, 25, 40, 64, 100]
+    if family is _larger:
+        training["batch_size"], cohorts = 10, [8, 20]
+    cohort = int(dice.choice(cohorts))
+    return replace(drawn, name=f"{i}: {drawn.name}", training=training, cohort=cohort)
 
 
 def _widths(dice: np.random.Generator, most: int = 3) -> list[int]:
@@ -172,29 +176,29 @@ def _dense(
     return nn.Sequential(*layers, nn.Linear(before, CLASSES))
 
 
-def _chain(dice: np.random.Generator, i: int) -> Specimen:
+def _of_dense(
+    name: str, inputs: int, widths: list[int], between: Callable[[int], list[nn.Module]]
+) -> Specimen:
+    return Specimen(name, lambda: _dense(inputs, widths, between), (inputs,))
+
+
+def _chain(dice: np.random.Generator) -> Specimen:
     inputs = int(dice.choice([6, 20, 64, 128, 784]))
     widths, act = _widths(dice), ACTIVATIONS[dice.integers(3)]
-    return Specimen(
-        name=f"{i}: dense {inputs} {widths} {act.__name__}",
-        make=lambda: _dense(inputs, widths, lambda _w: [act()]),
-        input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+    name = f"dense {inputs} {widths} {act.__name__}"
+    return _of_dense(name, inputs, widths, lambda _: [act()])
 
 
-def _other_dense(dice: np.random.Generator, i: int) -> Specimen:
+def _other_dense(dice: np.random.Generator) -> Specimen:
     inputs = int(dice.choice([6, 20, 64, 128, 784]))
     widths, act = _widths(dice), ACTIVATIONS[dice.integers(3, len(ACTIVATIONS))]
     rate = float(dice.choice([0.0, 0.0, 0.5]))
     extra = [nn.Dropout(rate)] if rate else []
-    return Specimen(
-        name=f"{i}: dense {inputs} {widths} {act.__name__} dropout {rate:g}",
-        make=lambda: _dense(inputs, widths, lambda _w: [act(), *extra]),
-        input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+    name = f"dense {inputs} {widths} {act.__name__} dropout {rate:g}"
+    return _of_dense(name, inputs, widths, lambda _: [act(), *extra])
 
 
-def _normed(dice: np.random.Generator, i: int) -> Specimen:
+def _normed(dice: np.random.Generator) -> Specimen:
     inputs = int(dice.choice([6, 20, 64, 128]))
     widths, kind = _widths(dice), ("layer", "group", "batch")[dice.integers(3)]
     norms: dict[str, Callable[[int], nn.Module]] = {
@@ -202,14 +206,11 @@ def _normed(dice: np.random.Generator, i: int) -> Specimen:
         "group": lambda w: nn.GroupNorm(2, w),
         "batch": nn.BatchNorm1d,
     }
-    return Specimen(
-        name=f"{i}: dense {inputs} {widths} {kind} norm",
-        make=lambda: _dense(inputs, widths, lambda w: [norms[kind](w), nn.ReLU()]),
-        input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+    name = f"dense {inputs} {widths} {kind} norm"
+    return _of_dense(name, inputs, widths, lambda w: [norms[kind](w), nn.ReLU()])
 
 
-def _convolving(dice: np.random.Generator, i: int) -> Specimen:
+def _convolving(dice: np.random.Generator) -> Specimen:
     side, channels = int(dice.choice([8, 12, 16, 28])), int(dice.choice([1, 3]))
     first, second = int(dice.choice([4, 8, 16])), int(dice.choice([8, 16, 32]))
     norm = bool(dice.integers(2))
@@ -222,56 +223,57 @@ def _convolving(dice: np.random.Generator, i: int) -> Specimen:
         return nn.Sequential(*layers, nn.ReLU(), nn.Linear(32, CLASSES))
 
     return Specimen(
-        name=f"{i}: cnn {channels}x{side}x{side} {first} {second}{' group norm' if norm else ''}",
-        make=make, input_shape=(channels, side, side), training=_training(dice),
-        cohort=_cohort(dice),
-    )  # fmt: skip
+        f"cnn {channels}x{side}x{side} {first} {second}{' group norm' if norm else ''}",
+        make,
+        (channels, side, side),
+    )
 
 
-def _signals(dice: np.random.Generator, i: int) -> Specimen:
+def _signals(dice: np.random.Generator) -> Specimen:
     length, width = int(dice.choice([16, 32, 64])), int(dice.choice([4, 8, 16]))
     return Specimen(
-        name=f"{i}: conv1d {length} {width}",
-        make=lambda: nn.Sequential(
-            nn.Conv1d(2, width, 5, padding=2), nn.ReLU(), nn.AvgPool1d(2), nn.Flatten(),
+        f"conv1d {length} {width}",
+        lambda: nn.Sequential(
+            *(nn.Conv1d(2, width, 5, padding=2), nn.ReLU(), nn.AvgPool1d(2), nn.Flatten()),
             nn.Linear(width * length // 2, CLASSES),
         ),
-        input_shape=(2, length), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+        (2, length),
+    )
 
 
-def _recurrent(dice: np.random.Generator, i: int) -> Specimen:
+def _recurrent(dice: np.random.Generator) -> Specimen:
     kind = ("RNN", "GRU", "LSTM")[dice.integers(3)]
     length, inputs = int(dice.choice([5, 10, 20])), int(dice.choice([4, 8, 16]))
     width, depth = int(dice.choice([8, 16, 32, 64])), int(dice.integers(1, 3))
     return Specimen(
-        name=f"{i}: {kind} {length}x{inputs} {width} depth {depth}",
-        make=lambda: Sequence(kind, inputs, width, depth),
-        input_shape=(length, inputs), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+        f"{kind} {length}x{inputs} {width} depth {depth}",
+        lambda: Sequence(kind, inputs, width, depth),
+        (length, inputs),
+    )
 
 
-def _words(dice: np.random.Generator, i: int) -> Specimen:
+def _words(dice: np.random.Generator) -> Specimen:
     words, width = int(dice.choice([50, 200, 1000])), int(dice.choice([8, 16, 32]))
     length, bag = int(dice.choice([8, 16, 32])), bool(dice.integers(2))
     return Specimen(
-        name=f"{i}: {'bag' if bag else 'embedding'} {words}x{width} of {length}",
-        make=lambda: Bag(words, width) if bag else Tokens(words, width, None, width),
-        input_shape=(length,), words=words, training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+        f"{'bag' if bag else 'embedding'} {words}x{width} of {length}",
+        lambda: Bag(words, width) if bag else Tokens(words, width, None, width),
+        (length,),
+        words=words,
+    )
 
 
-def _residual(dice: np.random.Generator, i: int) -> Specimen:
+def _residual(dice: np.random.Generator) -> Specimen:
     inputs, width = int(dice.choice([20, 64])), int(dice.choice([16, 32, 64, 128]))
     depth, norm = int(dice.integers(1, 5)), bool(dice.integers(2))
     return Specimen(
-        name=f"{i}: residual {inputs} {width} depth {depth}{' layer norm' if norm else ''}",
-        make=lambda: ResidualDense(inputs, width, depth, norm),
-        input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+        f"residual {inputs} {width} depth {depth}{' layer norm' if norm else ''}",
+        lambda: ResidualDense(inputs, width, depth, norm),
+        (inputs,),
+    )
 
 
-def _odd(dice: np.random.Generator, i: int) -> Specimen:
+def _odd(dice: np.random.Generator) -> Specimen:
     inputs, widths, what = 32, _widths(dice), ("unused", "heated", "frozen")[dice.integers(3)]
 
     def make() -> nn.Module:
@@ -283,48 +285,42 @@ def _odd(dice: np.random.Generator, i: int) -> Specimen:
         inner[0].requires_grad_(False)
         return inner
 
-    return Specimen(
-        name=f"{i}: {what} {widths}", make=make, input_shape=(inputs,),
-        training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+    return Specimen(f"{what} {widths}", make, (inputs,))
 
 
-def _attending(dice: np.random.Generator, i: int) -> Specimen:
+def _attending(dice: np.random.Generator) -> Specimen:
     width, heads = int(dice.choice([16, 32, 64])), int(dice.choice([2, 4]))
     length = int(dice.choice([4, 8, 16]))
     return Specimen(
-        name=f"{i}: attention {length}x{width} {heads} heads",
-        make=lambda: Attending(width, heads),
-        input_shape=(length, width), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+        f"attention {length}x{width} {heads} heads",
+        lambda: Attending(width, heads),
+        (length, width),
+    )
 
 
-def _larger(dice: np.random.Generator, i: int) -> Specimen:
+def _larger(dice: np.random.Generator) -> Specimen:
     side, first, second = int(dice.choice([16, 28, 32])), 32, int(dice.choice([32, 64]))
     flat = second * (side // 2 - 2) ** 2
     return Specimen(
-        name=f"{i}: larger cnn 3x{side}x{side} {first} {second}",
-        make=lambda: nn.Sequential(
-            nn.Conv2d(3, first, 3), nn.ReLU(), nn.Conv2d(first, second, 3), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(flat, 128), nn.ReLU(), nn.Linear(128, CLASSES),
+        f"larger cnn 3x{side}x{side} {first} {second}",
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, first, 3), nn.ReLU(), nn.Conv2d(first, second, 3), nn.ReLU()),
+            *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(flat, 128), nn.ReLU()),
+            nn.Linear(128, CLASSES),
         ),
-        input_shape=(3, side, side), training=_training(dice) | {"batch_size": 10},
-        cohort=int(dice.choice([8, 20])),
-    )  # fmt: skip
+        (3, side, side),
+    )
 
 
-def _wide(dice: np.random.Generator, i: int) -> Specimen:
+def _wide(dice: np.random.Generator) -> Specimen:
     inputs = int(dice.choice([64, 784, 3072]))
     widths = [int(dice.choice([128, 200, 512, 1000])) for _ in range(dice.integers(1, 3))]
     act = (nn.ReLU, nn.ReLU, nn.Tanh, nn.LeakyReLU)[dice.integers(4)]
-    return Specimen(
-        name=f"{i}: wide {inputs} {widths} {act.__name__}",
-        make=lambda: _dense(inputs, widths, lambda _w: [act()]),
-        input_shape=(inputs,), training=_training(dice), cohort=_cohort(dice),
-    )  # fmt: skip
+    name = f"wide {inputs} {widths} {act.__name__}"
+    return _of_dense(name, inputs, widths, lambda _: [act()])
 
 
-FAMILIES: tuple[Callable[[np.random.Generator, int], Specimen], ...] = (
+FAMILIES: tuple[Callable[[np.random.Generator], Specimen], ...] = (
     _chain, _other_dense, _normed, _convolving, _recurrent,
     _words, _residual, _odd, _attending, _signals, _larger, _wide,
 )  # fmt: skip

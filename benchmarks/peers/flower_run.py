@@ -73,7 +73,7 @@ def main() -> None:
         num_supernodes=workload.population,
         backend_config={
             "client_resources": {"num_cpus": 2 / arguments.actors, "num_gpus": 0.0},
-            # never a cluster that somebody else started
+            # never a cluster that is there already
             "init_args": {"address": "local", "num_cpus": 2},
         },
     )

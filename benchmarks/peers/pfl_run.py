@@ -1,7 +1,7 @@
 """pfl-research (PyTorch) of the same work; under torchrun with several processes.
 
-Prints seconds per round. Iteration 0 of pfl evaluates every sampled client twice, which nobody else
-does: this begins with iteration 1.
+Prints seconds per round. Iteration 0 of pfl evaluates every sampled client twice, which no other
+implementation does: this begins with iteration 1.
 """
 
 from __future__ import annotations

@@ -31,20 +31,16 @@ Rule = Callable[[Array], Floats]
 
 def median(server_learning_rate: float = 1.0) -> Algorithm:
     """The median of the clients' updates; of an even number, the mean of the two in the middle."""
-
-    def combine(partial: Partial) -> dict[str, Array]:
-        return _combined(partial, _middle)
-
-    return _algorithm("median", server_learning_rate, combine)
+    return _algorithm("median", server_learning_rate, _middle)
 
 
 def trimmed_mean(trim: float, server_learning_rate: float = 1.0) -> Algorithm:
     """The mean of what is left when a share `trim` is cut off at either end."""
 
-    def combine(partial: Partial) -> dict[str, Array]:
-        return _combined(partial, lambda rows: _inner_mean(rows, cut(trim, rows.shape[1])))
+    def rule(rows: Array) -> Floats:
+        return _inner_mean(rows, cut(trim, rows.shape[1]))
 
-    return _algorithm("trimmed_mean", server_learning_rate, combine)
+    return _algorithm("trimmed_mean", server_learning_rate, rule)
 
 
 def cut(trim: float, clients: int) -> int:
@@ -55,9 +51,10 @@ def cut(trim: float, clients: int) -> int:
     return math.floor(Fraction(repr(trim)) * clients)
 
 
-def _algorithm(
-    name: str, server_learning_rate: float, combine: Callable[[Partial], dict[str, Array]]
-) -> Algorithm:
+def _algorithm(name: str, server_learning_rate: float, rule: Rule) -> Algorithm:
+    def combine(partial: Partial) -> dict[str, Array]:
+        return _combined(partial, rule)
+
     plain = fedavg(server_learning_rate)
     return replace(plain, name=name, needs=Needs.EVERY_UPDATE, combine=combine)
 

@@ -15,17 +15,14 @@ from ..core.state import Array, Roles, State, TensorRole
 def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
     """FedAvg with this step of the server along the mean update of the trained tensors."""
 
-    def init(_model: State) -> ServerState:
-        return {}
-
     def apply(
         model: State, roles: Roles, memory: ServerState, mean: State
     ) -> tuple[dict[str, Array], ServerState]:
-        new = {name: array for name, array in model.items()}
+        new = dict(model)
         for name, update in mean.items():
             step = server_learning_rate if roles[name] is TensorRole.TRAINED else 1.0
             moved = model[name].astype("float64") + step * update
             new[name] = np.asarray(moved, dtype=model[name].dtype)
         return new, memory
 
-    return Algorithm("fedavg", init, apply)
+    return Algorithm("fedavg", lambda _model: {}, apply)

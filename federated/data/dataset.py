@@ -47,20 +47,19 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.num_classes < 1:
-            raise DataError(self.name, f"num_classes is 1 at least, found {self.num_classes}")
+            raise self._wrong(f"num_classes is 1 at least, found {self.num_classes}")
         self._check_samples("x", self.x, "y", self.y)
         if not len(self.x):
-            raise DataError(self.name, "there are no samples")
+            raise self._wrong("there are no samples")
         if (self.test_x is None) != (self.test_y is None):
             there = "test_y" if self.test_x is None else "test_x"
-            raise DataError(self.name, f"test_x and test_y come together, found only {there}")
+            raise self._wrong(f"test_x and test_y come together, found only {there}")
         if self.test_x is not None and self.test_y is not None:
             self._check_samples("test_x", self.test_x, "test_y", self.test_y)
             if (self.test_x.shape[1:], self.test_x.dtype) != (self.x.shape[1:], self.x.dtype):
-                raise DataError(
-                    self.name,
+                raise self._wrong(
                     f"test samples are {_shape_and_type(self.test_x[:1])} each, "
-                    f"the others {_shape_and_type(self.x[:1])}",
+                    f"the others {_shape_and_type(self.x[:1])}"
                 )
         if self.client_ids is not None:
             self._check_text("client_ids", self.client_ids)
@@ -99,43 +98,45 @@ class Dataset:
         )
 
     def _check_text(self, role: str, found: object) -> None:
-        array = _as_array(self.name, role, found)
+        array = self._array(role, found)
         if array.dtype.kind != "U" or array.shape != self.y.shape:
-            raise DataError(
-                self.name,
-                f"{role} is text of shape {self.y.shape}, found {_shape_and_type(array)}",
+            raise self._wrong(
+                f"{role} is text of shape {self.y.shape}, found {_shape_and_type(array)}"
             )
 
     def _check_samples(self, x_role: str, x: Samples, y_role: str, y: Labels) -> None:
-        _as_array(self.name, x_role, x)
-        _as_array(self.name, y_role, y)
+        self._array(x_role, x)
+        self._array(y_role, y)
         if x.ndim < 2 or x.dtype not in (np.float32, np.float64, np.int64):
-            raise DataError(
-                self.name,
+            raise self._wrong(
                 f"{x_role} is float32, or int64 if it is tokens, of shape (samples, ...), found "
-                f"{_shape_and_type(x)}",
+                f"{_shape_and_type(x)}"
             )
         if y.dtype != np.int64 or y.shape != x.shape[:1]:
-            raise DataError(
-                self.name,
-                f"{y_role} is int64 of shape {x.shape[:1]}, found {_shape_and_type(y)}",
+            raise self._wrong(
+                f"{y_role} is int64 of shape {x.shape[:1]}, found {_shape_and_type(y)}"
             )
         if len(y) and not (y.min() >= 0 and y.max() < self.num_classes):
-            raise DataError(
-                self.name,
-                f"labels in {y_role} are 0 to {self.num_classes - 1}, found {y.min()} to {y.max()}",
+            raise self._wrong(
+                f"labels in {y_role} are 0 to {self.num_classes - 1}, found {y.min()} to {y.max()}"
             )
-        wrong, right = (
-            ("negative", _from_zero) if x.dtype == np.int64 else ("not finite", np.isfinite)
-        )
+        tokens = x.dtype == np.int64
         first = 0
         for block in _blocks(x):
-            if not (good := right(block)).all():
-                bad = ~good.reshape(len(block), -1).all(axis=1)
-                raise DataError(
-                    self.name, f"{x_role} is {wrong} in sample {first + int(bad.argmax())}"
-                )
+            good = block >= 0 if tokens else np.isfinite(block)
+            if not good.all():
+                bad = first + int((~good.reshape(len(block), -1).all(axis=1)).argmax())
+                what = "negative" if tokens else "not finite"
+                raise self._wrong(f"{x_role} is {what} in sample {bad}")
             first += len(block)
+
+    def _array(self, role: str, found: object) -> NDArray[Any]:
+        if not isinstance(found, np.ndarray):
+            raise self._wrong(f"{role} is a NumPy array, found {type(found).__name__}")
+        return found
+
+    def _wrong(self, problem: str) -> DataError:
+        return DataError(self.name, problem)
 
 
 class Split(NamedTuple):
@@ -149,9 +150,9 @@ class Split(NamedTuple):
 def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
     """Split the samples into those to train on and those to test on.
 
-    A test set that the data come with is used as it is, whatever `test_fraction` says. Otherwise
-    `test_fraction`, in [0, 1), of every label's samples are held out at random, one at least of a
-    label that has two, never all of them, and never a client's last. Raises `DataError`.
+    A test set that comes with the data is used as it is. Otherwise `test_fraction`, in [0, 1), of
+    each label's samples are held out at random: at least one of a label with two, never all of
+    them, and never a client's last. Raises `DataError`.
     """
     if dataset.test_x is not None and dataset.test_y is not None:
         train = replace(dataset, test_x=None, test_y=None)
@@ -192,16 +193,6 @@ def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     rows = max(1, _BLOCK_BYTES // row_bytes)
     for first in range(0, len(array), rows):
         yield array[first : first + rows]
-
-
-def _from_zero(tokens: NDArray[Any]) -> NDArray[np.bool_]:
-    return tokens >= 0
-
-
-def _as_array(name: str, role: str, found: object) -> NDArray[Any]:
-    if not isinstance(found, np.ndarray):
-        raise DataError(name, f"{role} is a NumPy array, found {type(found).__name__}")
-    return found
 
 
 def _shape_and_type(array: NDArray[Any]) -> str:

@@ -1,11 +1,8 @@
 """Loads the data sets that a site's admin declared, and finds their clients.
 
-The rules:
-
-* a data set is refused if its loader returns other than was declared (shape, type, classes);
-* every training sample belongs to a client; a loader's own test samples are left out, since models
-  are evaluated on the clients' samples;
-* clients are in the order of their ids.
+* A loader that returns other than was declared (shape, type, classes) is refused.
+* Every sample belongs to a client; a loader's own test samples are left out, since models are
+  evaluated on the clients' samples.
 """
 
 from __future__ import annotations
@@ -48,8 +45,8 @@ def load_declared(declaration: Declaration) -> Dataset:
 def survey(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a declared data set holds: the samples of each client and of each label.
 
-    It is what the agent of a site asks for before the site joins; it stays there but for what
-    `mediator.core.disclosure` lets out. Raises what `load_declared` does.
+    The site's agent asks for it before the site joins; `mediator.core.rules.disclosure` decides
+    what of it leaves the site. Raises what `load_declared` does.
     """
     found = load_declared(Declaration.from_json("declared", values))
     samples = Counter(_ids(found).tolist())
@@ -69,8 +66,12 @@ def _of_files(declaration: Declaration) -> Dataset:
     twice = [id for id, count in Counter(path.stem for path in files).items() if count > 1]
     if twice:
         raise DataError(name, f"client {min(twice)} has more than one file")
-    loaded = [(path.stem, _loaded(declaration, path=str(path))) for path in files]
-    return _joined(name, [_belonging(found, id) for id, found in loaded])
+    parts = []
+    for path in files:
+        found = _loaded(declaration, path=str(path))
+        ids = np.repeat(np.array([path.stem], dtype=np.str_), len(found.y))
+        parts.append(replace(found, client_ids=ids))
+    return _joined(name, parts)
 
 
 def _of_column(declaration: Declaration) -> Dataset:
@@ -119,10 +120,6 @@ def _with_ids(declaration: Declaration, found: Dataset) -> Dataset:
     return found
 
 
-def _belonging(found: Dataset, id: str) -> Dataset:
-    return replace(found, client_ids=np.repeat(np.array([id], dtype=np.str_), len(found.y)))
-
-
 def _joined(name: str, parts: Sequence[Dataset]) -> Dataset:
     """The samples of several files, which must be of one kind."""
     kinds = {(part.input_shape, part.x.dtype.name) for part in parts}
@@ -148,18 +145,12 @@ def _ids(found: Dataset) -> np.ndarray[Any, np.dtype[np.str_]]:
 
 def _check(declaration: Declaration, found: Dataset) -> None:
     """Refuse data that are not what was declared."""
-    if found.input_shape != declaration.input_shape:
-        raise DataError(
-            declaration.name,
-            f"declared is `input_shape: {list(declaration.input_shape)}`, found "
-            f"{list(found.input_shape)}",
-        )
-    if found.x.dtype.name != declaration.dtype:
-        raise DataError(
-            declaration.name, f"declared is `dtype: {declaration.dtype}`, found {found.x.dtype}"
-        )
-    if found.num_classes != declaration.num_classes:
-        raise DataError(
-            declaration.name,
-            f"declared is `num_classes: {declaration.num_classes}`, found {found.num_classes}",
-        )
+    pairs = {
+        "input_shape": (list(declaration.input_shape), list(found.input_shape)),
+        "dtype": (declaration.dtype, found.x.dtype.name),
+        "num_classes": (declaration.num_classes, found.num_classes),
+    }
+    for key, (declared, loaded) in pairs.items():
+        if declared != loaded:
+            problem = f"declared is `{key}: {declared}`, found {loaded}"
+            raise DataError(declaration.name, problem)

@@ -33,9 +33,10 @@ def idx(*, path: Path, prefix: str = "", transpose: bool = False) -> Dataset:
     of EMNIST, which count from 1, leave class 0 unused. Raises `DataError`.
     """
     start = f"{prefix}-" if prefix else ""
-    x, y = _images(path, [start + "train"]), _labels(path, [start + "train"])
-    tests = [start + "t10k", start + "test"]
-    test_x, test_y = _images(path, tests), _labels(path, tests)
+    (x, y), (test_x, test_y) = (
+        (_images(path, parts), _read(path, parts, "labels", 1).astype(np.int64))
+        for parts in ([start + "train"], [start + "t10k", start + "test"])
+    )
     if transpose:
         x, test_x = (np.ascontiguousarray(each.swapaxes(2, 3)) for each in (x, test_x))
     return Dataset(
@@ -81,14 +82,11 @@ def _parse(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> NDArr
 
 
 def _images(folder: Path, parts: list[str]) -> NDArray[np.float32]:
-    pixels = read_idx(_find(folder, parts, "images", 3), dimensions=3)
+    pixels = _read(folder, parts, "images", 3)
     return np.divide(pixels[:, None], np.float32(255), dtype=np.float32)
 
 
-def _labels(folder: Path, parts: list[str]) -> NDArray[np.int64]:
-    return read_idx(_find(folder, parts, "labels", 1), dimensions=1).astype(np.int64)
-
-
-def _find(folder: Path, parts: list[str], what: str, dimensions: int) -> Path:
+def _read(folder: Path, parts: list[str], what: str, dimensions: int) -> NDArray[np.uint8]:
     names = [f"{part}-{what}-idx{dimensions}-ubyte" for part in parts]
-    return find("idx", folder, [name + end for name in names for end in ("", ".gz")], _SOURCE)
+    files = [name + end for name in names for end in ("", ".gz")]
+    return read_idx(find("idx", folder, files, _SOURCE), dimensions)

@@ -29,20 +29,12 @@ _loaders: Registry[Dataset] = Registry(
 register_dataset = _loaders.register
 """Register the decorated loader under a name: `@register_dataset("mine")`."""
 
+# Of data sets, what the methods of `Registry` say.
 registered = _loaders.registered
-"""Give the loader that `register_dataset` was given for a name, if it was."""
-
 available = _loaders.available
-"""List the names, importing nothing."""
-
 resolve = _loaders.resolve
-"""Give the loader that a `dataset_type` stands for; raise `UnknownName` or `BadPath`."""
-
 options = _loaders.options
-"""List the options that a `dataset_type` takes."""
-
 check = _loaders.check
-"""Raise what `load` would raise for this `dataset_type` and these options; load nothing."""
 
 
 def load(dataset_type: str, options: Mapping[str, Any] | None = None) -> Dataset:

@@ -56,50 +56,20 @@ def synthetic(
         )
     if not (math.isfinite(noise) and noise >= 0):
         raise DataError("synthetic", f"noise is 0 or more, found {noise}")
-    y = stream(seed, Purpose.SYNTHETIC, key=_LABELS).permutation(samples) % classes
-    y = y.astype(np.int64)
+    labels, templates, drawn = (
+        stream(seed, Purpose.SYNTHETIC, key=part) for part in (_LABELS, _TEMPLATES, _NOISE)
+    )
+    y = (labels.permutation(samples) % classes).astype(np.int64)
     x: NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]
     if vocabulary is None:
-        x = _numbers(y, sample_shape, classes, noise, seed, dtype)
+        real = np.dtype(dtype).type
+        centers = templates.standard_normal((classes, *sample_shape)).astype(real)
+        x = drawn.standard_normal((samples, *sample_shape), dtype=real)
+        x *= real(noise)
+        x += centers[y]
     else:
-        x = _tokens(y, sample_shape, classes, noise, seed, vocabulary)
+        texts = templates.integers(vocabulary, size=(classes, *sample_shape))
+        x = drawn.integers(vocabulary, size=(samples, *sample_shape))
+        kept = drawn.random(x.shape) >= noise / (1 + noise)
+        np.copyto(x, texts[y], where=kept)
     return Dataset(name="synthetic", x=x, y=y, num_classes=classes)
-
-
-def _numbers(
-    y: NDArray[np.int64],
-    shape: tuple[int, ...],
-    classes: int,
-    noise: float,
-    seed: int,
-    dtype: Literal["float32", "float64"],
-) -> NDArray[np.float32] | NDArray[np.float64]:
-    templates, cloud = _streams(seed)
-    real = np.dtype(dtype).type
-    centers = templates.standard_normal((classes, *shape)).astype(real)
-    x = cloud.standard_normal((len(y), *shape), dtype=real)
-    x *= real(noise)
-    x += centers[y]
-    return x
-
-
-def _tokens(
-    y: NDArray[np.int64],
-    shape: tuple[int, ...],
-    classes: int,
-    noise: float,
-    seed: int,
-    vocabulary: int,
-) -> NDArray[np.int64]:
-    templates, drawn = _streams(seed)
-    texts = templates.integers(vocabulary, size=(classes, *shape))
-    x = drawn.integers(vocabulary, size=(len(y), *shape))
-    kept = drawn.random(x.shape) >= noise / (1 + noise)
-    np.copyto(x, texts[y], where=kept)
-    return x
-
-
-def _streams(seed: int) -> tuple[np.random.Generator, np.random.Generator]:
-    """Give the streams of the templates and of what is done to them."""
-    templates, noise = (stream(seed, Purpose.SYNTHETIC, key=part) for part in (_TEMPLATES, _NOISE))
-    return templates, noise

@@ -1,15 +1,13 @@
 """Chooses a run's execution for the coordinator, before sites start: cost model, then the checks.
 
-The cost model names the cheapest way; the probe says whether it is right. What is refused leaves
-the next: compiled, folded, mapped, and one by one, which suits every model.
+The cost model names the cheapest way, and the probe checks it. After a refusal comes the next of
+compiled, folded, mapped, and one by one, which suits every model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +21,7 @@ from .stacking import NotStackable, stack
 from .structure import facts_of
 from .trainers import probe
 from .trainers.resident import ResidentModule
-from .trainers.trainer_factory import CPU_ONLY, OWN_LOSS, OWN_UPDATE, WATCHED_WEIGHTS
+from .trainers.trainer_factory import CPU_ONLY, why_not_together
 from .training.client import ClientUpdate
 from .training.modules import Loss
 from .training.optimizers import fused_rate
@@ -44,12 +42,13 @@ def choose(
     update: ClientUpdate | None,
     threads: int = 1,
 ) -> Choice:
-    """The execution of a run; ExecutionRefused if the one that is named gives other results.
+    """The execution of a run; ExecutionRefused if the named one gives other results.
 
-    The module is a fresh one; it is used up.
+    The module is a fresh one, and not usable afterwards.
     """
     together = wish.kind is not None and wish.kind is not ExecutionKind.SEQUENTIAL
-    if (why_not := _why_not(module, loss, update)) is not None:
+    trained = (weight for weight in module.parameters() if weight.requires_grad)
+    if (why_not := why_not_together(trained, loss, update)) is not None:
         if together:
             raise ExecutionRefused(str(wish.kind), why_not)
         size = wish.chunk_size or SEQUENTIAL_CHUNK
@@ -81,13 +80,10 @@ def _checked(
     like: torch.Tensor,
     loss: Loss,
 ) -> Choice:
-    kinds = (
-        [wish.kind]
-        if wish.kind
-        else [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
-    )
-    refused = refusals(kinds, module, training, where, facts, like)
-    resident: ResidentModule | None = None
+    kinds = (ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED)
+    asked = [wish.kind] if wish.kind else kinds
+    refused = refusals(asked, module, training, where, facts, like)
+    resident = ResidentModule(module, loss, CPU)
     while True:
         if wish.kind in refused:
             raise ExecutionRefused(str(wish.kind), refused[wish.kind])
@@ -95,14 +91,16 @@ def _checked(
         kind = choice.execution.kind
         if kind is ExecutionKind.SEQUENTIAL:
             return choice
-        if resident is None:
-            resident = ResidentModule(module, loss, CPU)
         try:
-            _check(choice.execution, resident, training, like)
+            if kind is ExecutionKind.COMPILED:
+                # Workers compile the kernel and check it; here its description is enough.
+                probe.check_chain(module, tuple(like.shape[1:]), like.dtype)
+            else:
+                probe.check(choice.execution, resident, training, like=like, device=CPU)
             return choice
         except NotStackable as error:
             if wish.kind is not None and isinstance(error, probe.Unchecked):
-                return choice  # whoever named it answers for it
+                return choice  # the user who named it is responsible
             refused[kind] = str(error)
 
 
@@ -115,72 +113,25 @@ def refusals(
     like: torch.Tensor,
 ) -> dict[ExecutionKind, str]:
     """The ways that the model's structure rules out, and why."""
-    refused = {}
-    for kind in kinds:
-        if why := _without(partial(_eligible, kind, module, training, where, facts, like)):
-            refused[kind] = why
-    return refused
-
-
-def facts_or_none(module: nn.Module, sample: torch.Tensor) -> ModelFacts | None:
-    """What the model's structure says; None where its code fails on the sample."""
-    try:
-        return facts_of(module, sample)
-    except Exception:
-        return None
-
-
-def _eligible(
-    kind: ExecutionKind,
-    module: nn.Module,
-    training: Training,
-    where: Circumstances,
-    facts: ModelFacts,
-    like: torch.Tensor,
-) -> None:
-    """NotStackable for what the model's structure rules out."""
-    if kind is ExecutionKind.COMPILED:
-        if where.device != "cpu":
-            raise NotStackable(CPU_ONLY)
-        if like.dtype != next(module.parameters()).dtype:
-            raise NotStackable(f"samples are {like.dtype}")
-        chain_of(module, tuple(like.shape[1:]))
-        return
     convolutions = any(layer.kind is LayerKind.CONVOLUTION for layer in facts.layers)
-    if kind is ExecutionKind.MAPPED and where.device == "cpu" and convolutions:
-        raise NotStackable(MATES_OF_CONVOLUTIONS)
-    stack(module, kind, 1, rate=fused_rate(training))
-
-
-def _check(
-    execution: Execution,
-    resident: ResidentModule,
-    training: Training,
-    like: torch.Tensor,
-) -> None:
-    if execution.kind is ExecutionKind.COMPILED:
-        # Workers compile the kernel and check it; here its description is enough.
-        probe.check_chain(resident.module, tuple(like.shape[1:]), like.dtype)
-    else:
-        probe.check(execution, resident, training, like=like, device=CPU)
-
-
-def _without(attempt: Callable[[], Any]) -> str:
-    """Why an attempt was refused; empty if it was not."""
-    try:
-        attempt()
-    except NotStackable as error:
-        return str(error)
-    return ""
-
-
-def _why_not(module: nn.Module, loss: Loss, update: ClientUpdate | None) -> str | None:
-    """What rules out training several clients at once, whatever the model."""
-    if update is not None:
-        return OWN_UPDATE
-    if any(p._backward_hooks for p in module.parameters() if p.requires_grad):
-        return WATCHED_WEIGHTS
-    return None if loss is nn.functional.cross_entropy else OWN_LOSS
+    weights = next(module.parameters()).dtype
+    refused: dict[ExecutionKind, str] = {}
+    for kind in kinds:
+        if kind is ExecutionKind.COMPILED and where.device != "cpu":
+            refused[kind] = CPU_ONLY
+        elif kind is ExecutionKind.COMPILED and like.dtype != weights:
+            refused[kind] = f"samples are {like.dtype}"
+        elif kind is ExecutionKind.MAPPED and where.device == "cpu" and convolutions:
+            refused[kind] = MATES_OF_CONVOLUTIONS
+        else:
+            try:
+                if kind is ExecutionKind.COMPILED:
+                    chain_of(module, tuple(like.shape[1:]))
+                else:
+                    stack(module, kind, 1, rate=fused_rate(training))
+            except NotStackable as error:
+                refused[kind] = str(error)
+    return refused
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""What a site has done of the round in flight, kept on disk: one file, replaced atomically.
+"""A site's share of the round in flight, on disk: the exact Partial so far, and its clients.
 
-The file holds the exact Partial so far and the clients that are in it, so a successor trains only
-the others, in chunks of its own. It survives the death of any process, not a power cut: it is
-written without fsync, and only when the unsaved work is worth the write.
+A successor trains only the other clients. The one file is replaced atomically, when the unsaved
+work is worth the write; without fsync, so it survives any process, but not a power cut.
 """
 
 from __future__ import annotations
@@ -39,6 +38,10 @@ class RoundKey:
     part: str = ""
     """Which of the round's clients it is about (`part_name`)."""
 
+    def to_json(self) -> dict[str, Any]:
+        named = {"round": self.round_number, "model": self.model, "coarser": self.coarser}
+        return {**named, "part": self.part}
+
 
 class Journal:
     """The journal of one site; without a folder it keeps nothing."""
@@ -51,10 +54,9 @@ class Journal:
         self._path = Path(folder) / f"{site}.safetensors" if folder is not None else None
         self._clock = clock
         self._write_s: float | None = None
-        self._there: bool | None = None
-        """Whether the file exists; None until somebody has looked. Nobody else writes it."""
+        self._known = False
         self._holds: dict[str, Any] | None = None
-        """The key of what the file holds, once that is known; reading it again is saved."""
+        """The key in the file, if there is one, once known; only this object writes it."""
 
     def at(self, folder: str | None) -> Journal:
         """This journal if it lies in that folder, otherwise the one that does."""
@@ -62,20 +64,17 @@ class Journal:
 
     def recover(self, key: RoundKey) -> tuple[Partial, npt.NDArray[np.int64]] | None:
         """The Partial of this very round and the clients in it, if a predecessor saved one."""
-        if self._path is None:
+        if self._path is None or (self._known and self._holds != key.to_json()):
             return None
-        if self._there is None:
-            self._there = self._path.exists()
-        if not self._there:
-            return None
-        if self._holds is not None and self._holds != _key(key):
+        if not self._path.exists():
+            self._known = True
             return None
         try:
             header, tensors = read_tensors(self._path)
         except RunRefused:  # spoilt by a power cut: the work that it saved is done again
             return None
-        self._holds = header.get("key")
-        if header.get("format") != FORMAT or self._holds != _key(key):
+        self._known, self._holds = True, header.get("key")
+        if header.get("format") != FORMAT or self._holds != key.to_json():
             return None
         done = tensors.pop("done")
         partial = Partial.from_wire(header["partial"], tensors)
@@ -95,24 +94,15 @@ class Journal:
         write_tensors(
             self._path,
             {**tensors, "done": done},
-            {"format": FORMAT, "key": _key(key), "partial": header, "earlier": partial.earlier},
+            {"format": FORMAT, "key": key.to_json(), "partial": header, "earlier": partial.earlier},
         )
         self._write_s = self._clock() - started
-        self._there = True
-        self._holds = _key(key)
+        self._known, self._holds = True, key.to_json()
 
     def _cost(self, partial: Partial) -> float:
         """Seconds to fetch the workers' sums and to write their total, which cost alike."""
         if self._write_s is not None:
             return 2 * self._write_s
-        return 2 * (ASSUMED_WRITE_S + _bytes(partial) / ASSUMED_BYTES_PER_S)
-
-
-def _key(key: RoundKey) -> dict[str, Any]:
-    named = {"round": key.round_number, "model": key.model, "coarser": key.coarser}
-    return {**named, "part": key.part}
-
-
-def _bytes(partial: Partial) -> int:
-    arrays: list[Array] = [*partial.sums.values(), *partial.largest.values()]
-    return nbytes(arrays) + (partial.updates.nbytes if partial.updates is not None else 0)
+        arrays: list[Array] = [*partial.sums.values(), *partial.largest.values()]
+        held = nbytes(arrays) + (partial.updates.nbytes if partial.updates is not None else 0)
+        return 2 * (ASSUMED_WRITE_S + held / ASSUMED_BYTES_PER_S)

@@ -1,7 +1,7 @@
 """Reads what a model's structure says of its costs, from one forward pass without gradients.
 
-Layers of PyTorch count as one operation each, whatever they do inside, and so does every function
-of PyTorch that other code calls. So the facts are the same on every machine.
+Each layer of PyTorch counts as one operation, and so does each function of PyTorch that other code
+calls. So the facts are the same on every machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -54,28 +54,28 @@ _LAYERS: tuple[tuple[LayerKind, tuple[type[nn.Module], ...]], ...] = (
     (LayerKind.VIEW, (nn.Flatten, nn.Unflatten, nn.Identity)),
 )
 _FUNCTIONS: Mapping[str, LayerKind] = {
-    **dict.fromkeys(("linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm",
-                     "baddbmm", "einsum", "bilinear"), LayerKind.LINEAR),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-                     "conv_transpose3d"), LayerKind.CONVOLUTION),
-    **dict.fromkeys(("layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm",
-                     "normalize", "local_response_norm"), LayerKind.NORM),
-    "embedding": LayerKind.EMBEDDING, "embedding_bag": LayerKind.BAG,
-    **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"),
-                    LayerKind.ATTENTION),
-    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d",
-                     "avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-                     "adaptive_avg_pool1d", "adaptive_avg_pool2d"), LayerKind.POOLING),
-    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
-                    LayerKind.DROPOUT),
-    **dict.fromkeys(("tanh", "sigmoid", "gelu", "silu", "elu", "selu", "celu", "softplus", "mish",
-                     "softmax", "log_softmax", "logsigmoid", "exp", "log", "pow", "__pow__", "sqrt",
-                     "sin", "cos", "erf"), LayerKind.SMOOTH),
-    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "transpose", "permute", "squeeze",
-                     "unsqueeze", "expand", "expand_as", "chunk", "split", "unbind", "movedim",
-                     "__getitem__", "narrow", "select", "detach", "t", "swapaxes", "view_as",
-                     "contiguous"), LayerKind.VIEW),
-}  # fmt: skip
+    name: kind
+    for kind, names in {
+        LayerKind.LINEAR: "linear matmul __matmul__ __rmatmul__ mm bmm addmm baddbmm einsum "
+        "bilinear",
+        LayerKind.CONVOLUTION: "conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+        "conv_transpose3d",
+        LayerKind.NORM: "layer_norm group_norm batch_norm instance_norm rms_norm normalize "
+        "local_response_norm",
+        LayerKind.EMBEDDING: "embedding",
+        LayerKind.BAG: "embedding_bag",
+        LayerKind.ATTENTION: "scaled_dot_product_attention multi_head_attention_forward",
+        LayerKind.POOLING: "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+        "adaptive_max_pool1d adaptive_max_pool2d adaptive_avg_pool1d adaptive_avg_pool2d",
+        LayerKind.DROPOUT: "dropout dropout1d dropout2d dropout3d alpha_dropout",
+        LayerKind.SMOOTH: "tanh sigmoid gelu silu elu selu celu softplus mish softmax log_softmax "
+        "logsigmoid exp log pow __pow__ sqrt sin cos erf",
+        LayerKind.VIEW: "view reshape flatten unflatten transpose permute squeeze unsqueeze expand "
+        "expand_as chunk split unbind movedim __getitem__ narrow select detach t swapaxes view_as "
+        "contiguous",
+    }.items()
+    for name in names.split()
+}
 
 
 def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
@@ -85,6 +85,10 @@ def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
     """
     own = copy.deepcopy(module).cpu().train()
     trained = [p for p in own.parameters() if p.requires_grad]
+    widths: tuple[int, ...] = ()
+    with suppress(NotStackable):
+        chain = chain_of(module, tuple(example.shape[1:]))
+        widths = (chain[0].inputs, *(dense.outputs for dense in chain))
     layers = tuple(_layers(own, example.expand(SAMPLES, *example.shape[1:]).clone()))
     return ModelFacts(
         layers=layers,
@@ -92,16 +96,8 @@ def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
         tensors=len(trained),
         inputs=math.prod(example.shape[1:]),
         itemsize=max((p.element_size() for p in trained), default=4),
-        widths=_widths(module, tuple(example.shape[1:])),
+        widths=widths,
     )
-
-
-def _widths(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        chain = chain_of(module, input_shape)
-    except NotStackable:
-        return ()
-    return (chain[0].inputs, *(dense.outputs for dense in chain))
 
 
 def _layers(module: nn.Module, x: Tensor) -> list[Layer]:
@@ -135,7 +131,9 @@ class _Counting(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "").rstrip("_") if not _is_dunder(func) else func.__name__
+        name = getattr(func, "__name__", "")
+        if not (name.startswith("__") and name.endswith("__")):
+            name = name.rstrip("_")  # functions that work in place
         if not self._inside and name != "__get__" and (outputs := _numel(result)):
             kind = _FUNCTIONS.get(name, LayerKind.POINTWISE)
             products = _products_of_call(kind, args, result)
@@ -160,11 +158,6 @@ class _Counting(TorchFunctionMode):
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _is_dunder(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name.startswith("__") and name.endswith("__")
 
 
 def _numel(result: Any) -> int:

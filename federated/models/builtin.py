@@ -1,8 +1,8 @@
 """Own the built-in models: small enough for a laptop, known from the papers of the field.
 
-Sequences of PyTorch's own layers wherever that is possible, without batch statistics, so that
-clients can be trained side by side and their weights averaged. Inputs have the shape
-(batch, *input_shape), outputs are logits of shape (batch, num_classes).
+They have no batch statistics, which average badly, and are sequences of PyTorch's layers where
+possible, so that clients can train side by side. Inputs have the shape (batch, *input_shape),
+outputs are logits of shape (batch, num_classes).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def cnn(input_shape: Shape, num_classes: int, *, dropout: float = 0.0) -> nn.Mod
         nn.Conv2d(32, 64, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        *_dropout(dropout),
+        *dropout_layers(dropout),
         nn.Flatten(),
         nn.Linear(64 * pooled, 128),
         nn.ReLU(),
-        *_dropout(dropout),
+        *dropout_layers(dropout),
         nn.Linear(128, num_classes),
     )
 
@@ -70,10 +70,8 @@ def lenet(input_shape: Shape, num_classes: int) -> nn.Module:
     The second convolution pads where the image is too small for it (sides below 12).
     """
     channels, height, width = _image("lenet", input_shape, smallest=8)
-    padding = (_lenet_padding(height), _lenet_padding(width))
-    pooled = [
-        (side // 2 + 2 * pad - 4) // 2 for side, pad in zip((height, width), padding, strict=True)
-    ]
+    padding = (0 if height >= 12 else 2, 0 if width >= 12 else 2)
+    pooled = [(height // 2 + 2 * padding[0] - 4) // 2, (width // 2 + 2 * padding[1] - 4) // 2]
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
         nn.ReLU(),
@@ -149,7 +147,7 @@ def _flatten(input_shape: Shape) -> list[nn.Module]:
     return [] if len(input_shape) == 1 else [nn.Flatten()]
 
 
-def _dropout(rate: float) -> list[nn.Module]:
+def dropout_layers(rate: float) -> list[nn.Module]:
     return [nn.Dropout(rate)] if rate else []
 
 
@@ -162,7 +160,3 @@ def _image(name: str, input_shape: Shape, *, smallest: int) -> tuple[int, int, i
         )
     channels, height, width = input_shape
     return channels, height, width
-
-
-def _lenet_padding(side: int) -> int:
-    return 0 if side >= 12 else 2

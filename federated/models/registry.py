@@ -46,23 +46,13 @@ _models: Registry[nn.Module] = Registry(
 register_model = _models.register
 """Register the decorated class or function under a name: `@register_model("mine")`."""
 
+# Of models, what the methods of `Registry` say.
 registered = _models.registered
-"""Give the class or function that `register_model` was given for a name, if it was."""
-
 bring = _models.bring
-"""Have a name stand for a class or function that came from another process."""
-
 available = _models.available
-"""List the names, importing nothing."""
-
 resolve = _models.resolve
-"""Give the class or function that a `model_type` stands for; raise `UnknownName` or `BadPath`."""
-
 options = _models.options
-"""List the options that a `model_type` takes."""
-
 check = _models.check
-"""Raise what `build` would raise for this `model_type` and these options; build nothing."""
 
 
 def build(

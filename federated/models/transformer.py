@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .builtin import Shape, dropout_layers
 from .errors import ModelError
-
-Shape = tuple[int, ...]
 
 _SMALL = 0.02
 """Standard deviation of the first weights of positions: the tokens lead."""
@@ -55,7 +54,7 @@ def transformer(
     body = [_Layer(width, heads, feed_forward * width, dropout) for _ in range(layers)]
     return nn.Sequential(
         _Embedded(_content(input_shape, vocabulary, width), input_shape[0], width),
-        *_dropout(dropout),
+        *dropout_layers(dropout),
         *body,
         nn.LayerNorm(width),
         _Mean(),
@@ -135,14 +134,14 @@ class _Layer(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.attention = nn.Sequential(
-            nn.LayerNorm(width), _Attention(width, heads), *_dropout(dropout)
+            nn.LayerNorm(width), _Attention(width, heads), *dropout_layers(dropout)
         )
         self.dense = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, hidden),
             nn.GELU(),
             nn.Linear(hidden, width),
-            *_dropout(dropout),
+            *dropout_layers(dropout),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,7 +155,3 @@ class _Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)
-
-
-def _dropout(rate: float) -> list[nn.Module]:
-    return [nn.Dropout(rate)] if rate else []

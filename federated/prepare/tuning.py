@@ -21,7 +21,9 @@ from ..core.execution.autotune import Timing, TunedExecution, judged
 from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
 from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.partitions.bootstrap import bootstrap
-from ..engine.choosing import facts_or_none, refusals
+from ..engine.choosing import refusals
+from ..engine.structure import facts_of
+from ..engine.trainers.probe import example
 from ..engine.trainers.resident import ResidentModule
 from ..engine.trainers.trainer_factory import TrainerFactory
 from ..engine.trainers.trainers import Trainers
@@ -119,13 +121,16 @@ def _ways(
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     where = circumstances(config, inputs)
     kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]
-    if (why := trainers.why_not_together()) is not None:
+    made_of = trainers.factory
+    if (why := made_of.why_not_together()) is not None:
         return [alone], dict.fromkeys(kinds, why)
-    module, example = trainers.module, trainers.example
-    facts = facts_or_none(module, example)
-    if facts is None:
+    module, x = made_of.resident.module, made_of.samples.x
+    like = example(module, tuple(x.shape[1:]), x.dtype)
+    try:
+        facts = facts_of(module, like)
+    except Exception:
         return [alone], dict.fromkeys(kinds, "its code fails on samples of random numbers")
-    ways, refused = [alone], refusals(kinds, module, config.training, where, facts, example)
+    ways, refused = [alone], refusals(kinds, module, config.training, where, facts, like)
     for kind in kinds:
         if kind in refused:
             continue
@@ -148,7 +153,7 @@ def _work(
     trainer = trainers.checked(way)
     most = CLIENTS_ALONE if way.kind is ExecutionKind.SEQUENTIAL else way.chunk_size
     chunk = samples.chunk(np.arange(min(most, samples.partition.number_of_clients)))
-    steps = int((-(-chunk.sizes // batch)).sum()) * trainers.epochs
+    steps = int((-(-chunk.sizes // batch)).sum()) * trainers.factory.training.number_of_epochs
 
     def measure() -> Timing:
         cpu_s, wall_s = time.thread_time(), time.perf_counter()

@@ -1,1 +1,1 @@
-"""What runs at a site: its workload, warm workers, rounds, and the VirtualNodes it hosts."""
+"""A run's part at one site: its workload, warm workers, rounds, and the VirtualNodes it hosts."""

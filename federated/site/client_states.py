@@ -1,9 +1,7 @@
-"""ClientStates: what single clients keep between rounds, on disk, for those who took part.
+"""ClientStates: what clients keep between rounds, one row per client and round in an SQLite file.
 
-Control variates, personal layers, a user's own memory: one row per client and round in an SQLite
-file, as safetensors. A round costs its cohort; the population costs nothing. What a call saves is
-there as a whole or not at all, whenever the process dies; it is written without fsync, so a power
-cut may spoil it, which the checksums tell.
+A round costs its cohort; the population costs nothing. A process that dies leaves a call's states
+whole or not at all. Nothing is fsynced: a power cut may spoil states, which their checksums tell.
 """
 
 from __future__ import annotations
@@ -94,12 +92,12 @@ class ClientStates:
         return found
 
     def save(self, round_number: int, states: Mapping[int, State]) -> None:
-        """Keep what clients were left with by a round, in place of what this round left before."""
+        """Keep the states that a round left, in place of those it left before."""
         with self._transaction():
             self._file.executemany(SAVE, _rows(round_number, states))
 
     def forget_after(self, round_number: int) -> None:
-        """Drop what later rounds left, as a run does that resumes after `round_number`.
+        """Drop the states of later rounds: the run resumes after `round_number`.
 
         RunRefused when states of that time were dropped by `commit`.
         """
@@ -108,9 +106,9 @@ class ClientStates:
             self._file.execute("DELETE FROM states WHERE round > ?", (round_number,))
 
     def commit(self, round_number: int) -> None:
-        """Say that no run resumes from before the end of `round_number`: the oldest checkpoint.
+        """Drop what no run needs that resumes at the end of `round_number` or later.
 
-        Of each client, what is older than its newest state up to there is dropped.
+        Of each client that is all but its newest state up to there.
         """
         with self._lock:
             if round_number <= self._committed:
@@ -121,7 +119,7 @@ class ClientStates:
             self._committed = round_number
 
     def copy(self, path: Path) -> None:
-        """Write all of it to another file, whatever a process that died left half done."""
+        """Write all of it to another file; what a dead process left half done is not in it."""
         with self._lock, self._explained(), closing(sqlite3.connect(path)) as other:
             self._file.backup(other)
 
@@ -133,7 +131,7 @@ class ClientStates:
     # -- inside -------------------------------------------------------------------------------
 
     def _prepared(self, cache_bytes: int) -> int:
-        """Settle how the file is written, make its tables; the round that was committed."""
+        """Set up the file and its tables; returns the round that was committed."""
         self._file.executescript(
             f"""
             PRAGMA page_size = {PAGE_BYTES};

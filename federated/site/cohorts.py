@@ -1,8 +1,7 @@
-"""Cohorts: whom of the population a site's orders are about, derived from (seed, round) and shares.
+"""Cohorts: the clients that a site's orders are about, derived from (seed, round) and shares.
 
-In a star an order is about clients of the round's cohort. Where there are groups, each is trained
-as a whole by one worker: the numbers of groups stand for their clients, every group trains in every
-round, and whoever holds the client in whose place a group is trains it.
+In a star an order is about clients of the round's cohort. With groups, one worker trains a group as
+a whole, and all groups train in every round: orders name groups, each with one client's place.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ MOST_AHEAD = 1 << 12
 
 
 class Cohorts:
-    """Looks up whom orders are about, if need be before they come."""
+    """Looks up the clients of orders, if need be before the orders come."""
 
     def __init__(self, config: RunConfig, inputs: RunInputs) -> None:
         self._evaluation = config.evaluation
@@ -64,7 +63,7 @@ class Cohorts:
         self._costs: Indices | None = None
         """What a round of each group costs, once that was asked."""
         self._planned: tuple[int, str, Cohort] | None = None
-        """A round, the name of the part of it, and who that is."""
+        """A round, the name of a part of it, and the clients in that."""
 
     def of_order(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
         """The clients that an order is about; usually looked up while the last round trained."""
@@ -73,17 +72,17 @@ class Cohorts:
         return self._plan(key.round_number, taken(header["share"]), header.get("counted"))
 
     def plan_ahead(self, round_number: int, share: list[list[int]]) -> None:
-        """Look up whom the order of a round will be about."""
+        """Look up the clients of the order of a round to come."""
         whose = taken(share)
         self._planned = round_number, part_name(whose), self._plan(round_number, whose, None)
 
     def of_round(self, round_number: int) -> Indices:
-        """Everybody in the cohort of a round."""
+        """All clients in the cohort of a round."""
         population, size = self._inputs.population, self._inputs.cohort_size
         return cohort(population, size, self._seed, round_number)
 
     def judges(self, round_number: int) -> Indices:
-        """Everybody who judges the model of a round at the sites."""
+        """All clients that judge the model of a round at the sites."""
         population = self._inputs.population
         match self._evaluation.clients:
             case "sampled":
@@ -120,7 +119,7 @@ class Cohorts:
         return None
 
     def _plan(self, round_number: int, share: Share, counted: str | None) -> Cohort:
-        """Who of a round's cohort is in a share; only those that counted, if that is known."""
+        """The clients of a round in a share; only those that counted, if that is known."""
         groups = self._inputs.data.groups
         if self._steps is not None and groups is not None:
             return self._groups_in(groups, self._steps, share, counted)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from fedpilot.mediator import Payload
@@ -14,9 +15,8 @@ from ..core.rounds.chunking import pieces
 from ..core.sums.partial import Tally
 from ..prepare.inputs.run_inputs import RunInputs
 from .cohorts import Cohorts
-from .futures import Answer, gathered
-from .payloads import tallied
-from .shared_models import SharedModels
+from .object_store import SharedModels
+from .orders import Answer, or_fail, tallied
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
 
 
@@ -32,7 +32,7 @@ class Evaluator:
         models: SharedModels,
         check_company: Callable[[str, int], None],
     ) -> None:
-        """`check_company` refuses, by its name, what is about too few clients to be told."""
+        """`check_company(what, clients)` refuses what is about too few clients to be told."""
         self._batch = config.evaluation.batch_size
         self._data = inputs.data
         self._cohorts, self._pool, self._models = cohorts, pool, models
@@ -48,9 +48,9 @@ class Evaluator:
         else:
             clients, pieces = self._client_pieces(header, model, what)
         self._pool.submit(pieces)
-        return gathered(
+        return _totalled(
             [piece.answer for piece in pieces],
-            lambda parts: tallied(_total(parts), clients=clients, on=header["on"]),
+            lambda total: tallied(total, clients=clients, on=header["on"]),
         )
 
     def _test_pieces(self, model: SharedModel, what: str) -> list[WorkerCall]:
@@ -79,8 +79,25 @@ class Evaluator:
         ]
 
 
-def _total(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
-    for tally in tallies:
-        total.merge(tally)
-    return total
+def _totalled(parts: Sequence[Future[Tally]], finish: Callable[[Tally], Payload]) -> Answer:
+    """The answer made of the sum of several tallies, or the first error among them."""
+    answer: Answer = Future()
+    open_ = itertools.count(len(parts) - 1, -1)
+
+    def end() -> None:
+        total = Tally()
+        for part in parts:
+            total.merge(part.result())
+        answer.set_result(finish(total))
+
+    def one_done(done: Future[Tally]) -> None:
+        left = next(open_)
+        done.result()
+        if left == 0:
+            end()
+
+    if not parts:
+        end()
+    for part in parts:
+        part.add_done_callback(lambda done: or_fail(answer, lambda: one_done(done)))
+    return answer

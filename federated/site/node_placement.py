@@ -1,8 +1,8 @@
 """Hosting: which VirtualNodes live at this site now, where, since when, and why.
 
-A node is here for one of two reasons: a round's chunk passes it through a worker, or somebody
-materialized it by itself, which gives it a home at one worker until it is released, idle for long,
-or has to go for more recent ones. Rounds leave nodes alone that have a home.
+A node passes through a worker in a round's chunk, or a user materializes it by itself. That gives
+it a home at one worker until it is released, idle for long, or displaced by more recent nodes.
+Rounds do not touch nodes that have a home.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hosting:
     # -- nodes by themselves ------------------------------------------------------------------
 
     def home(self, index: int, workers: Sequence[int]) -> int:
-        """The worker of a node, from now on at least: of these, the one that hosts the fewest."""
+        """The worker of a node; a node without one gets the worker that hosts the fewest."""
         with self._lock:
             worker, _ = self._homes.get(index, (-1, 0.0))
             if worker not in workers:
@@ -54,7 +54,7 @@ class Hosting:
         return None if home is None else home[0]
 
     def begin(self, index: int, reason: str) -> None:
-        """A node is asked to do something; `end` follows."""
+        """A node gets work; `end` follows."""
         with self._lock:
             self._working[index] = self._working.get(index, 0) + 1
             self._apply([index], NodeEvent.REQUEST, reason)
@@ -67,7 +67,7 @@ class Hosting:
             self._apply([index], NodeEvent.BIND, "its worker", worker)
 
     def end(self, index: int, error: BaseException | None) -> None:
-        """What a node was asked to do is done, or failed."""
+        """A node's work is done, or failed."""
         with self._lock:
             self._working[index] -= 1
             if not self._working[index]:
@@ -76,16 +76,16 @@ class Hosting:
                 self._homes[index] = (self._homes[index][0], self._clock())
             if error is not None:
                 self._homes.pop(index, None)
-                self._apply_where_able([index], NodeEvent.FAIL, str(error))
+                self._apply_if_able(index, NodeEvent.FAIL, str(error))
 
     def let_go(self, index: int, reason: str) -> None:
         """A node gives its place back."""
         with self._lock:
             self._homes.pop(index, None)
-            self._apply_where_able([index], NodeEvent.RELEASE, reason)
+            self._apply_if_able(index, NodeEvent.RELEASE, reason)
 
     def idle(self, limit_s: float) -> list[tuple[int, int]]:
-        """(node, worker) of those that nobody has used for so long."""
+        """(node, worker) of the nodes that were not used for so long."""
         now = self._clock()
         with self._lock:
             return [
@@ -155,11 +155,10 @@ class Hosting:
         self, indices: Iterable[int], event: NodeEvent, reason: str, worker: int | None = None
     ) -> None:
         name = "" if worker is None else _name(worker)
-        with self._lock:
-            self._ledger.apply(indices, event, now=self._clock(), reason=reason, worker=name)
+        self._ledger.apply(indices, event, now=self._clock(), reason=reason, worker=name)
 
-    def _apply_where_able(self, indices: Iterable[int], event: NodeEvent, reason: str) -> None:
-        self._apply(self._ledger.able(indices, event), event, reason)
+    def _apply_if_able(self, index: int, event: NodeEvent, reason: str) -> None:
+        self._apply(self._ledger.able([index], event), event, reason)
 
 
 def _name(worker: int) -> str:

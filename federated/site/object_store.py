@@ -1,59 +1,37 @@
 """GlobalObjectStore: the model states that are at this site, by key and by digest.
 
-The same digest is kept once, however many keys point to it. A state leaves when no key points to it
-and nobody holds it. Beyond `limit_bytes`, what is unheld and was not used for longest goes to disk,
-and is checked by its digest when it comes back: a spoilt file is an error, never wrong tensors.
+Equal states are kept once, and a state leaves with its last key. Beyond `limit_bytes`, the least
+recently used states go to disk. A state that comes back is checked by its digest: a spoilt file is
+an error, never wrong tensors.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
 from fedpilot.fabric.core.text.names import is_digest
+from fedpilot.mediator import SiteLost
 
 from ..core.state import Array, State, digest, nbytes
 from ..engine.tensor_files import read_tensors, write_tensors
 from ..errors import FederatedError, RunRefused
+from .workers.lru import KEEP
+from .workers.pool import SharedModel
 
 INLINE_BYTES = 100_000
 """States up to this size travel as plain arguments; larger ones once through the fabric's store."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCounts:
-    """What a store holds now."""
-
-    states: int
-    memory_bytes: int
-    """Bytes of the states that are in memory."""
-
-
-class StateReference:
-    """A counted reference: until it is released, its state is neither dropped nor spilled."""
-
-    def __init__(self, digest: str, release: Callable[[StateReference], None]) -> None:
-        self.digest = digest
-        self.released = False
-        self._release = release
-
-    def release(self) -> None:
-        """Let go; may be called twice."""
-        self._release(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+STORE_BYTES = 1 << 30
+"""Model states that a site keeps in memory; more go to disk."""
 
 
 @dataclass(slots=True)
@@ -66,8 +44,6 @@ class _Entry:
     file: Path | None = None
     handle: Any = None
     """The fabric's, once it was asked for."""
-    keys: int = 0
-    holds: int = 0
 
 
 class GlobalObjectStore:
@@ -85,13 +61,16 @@ class GlobalObjectStore:
         self._limit_bytes = limit_bytes
         self._folder = folder
         self._spilled: TemporaryDirectory[str] | None = None
-        self._entries: dict[str, _Entry] = {}
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """By digest, the least recently used first."""
         self._keys: dict[str, str] = {}
-        self._idle: OrderedDict[str, None] = OrderedDict()
-        """Digests that are in memory and not held, the least recently used first."""
-        self._memory_bytes = 0
         self._closed = False
         self._lock = threading.RLock()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the states that are in memory."""
+        return sum(entry.nbytes for entry in self._entries.values() if entry.state is not None)
 
     def put(self, key: str, state: State, *, known: str | None = None) -> str:
         """Let a key point to a state, instead of what it pointed to before; returns the digest.
@@ -110,11 +89,10 @@ class GlobalObjectStore:
                 raise FederatedError("the object store was closed and takes no more states")
             entry = self._entries.setdefault(name, _Entry(nbytes(state.values())))
             if entry.state is None:
-                self._remove_file(entry)  # it may be spoilt, and what was put just now is not
-                self._keep(entry, _unwritable(state))
-            entry.keys += 1  # before the key lets go of what may be the same state
-            self.delete(key)
-            self._keys[key] = name
+                _remove_file(entry)  # it may be spoilt, and what was put just now is not
+                entry.state = _unwritable(state)
+            before, self._keys[key] = self._keys.get(key), name
+            self._drop_unwanted(before)
             self._use(name)
         return name
 
@@ -137,29 +115,14 @@ class GlobalObjectStore:
                 entry.handle = self._put(self._read(name))
             return entry.handle
 
-    def hold(self, key_or_digest: str) -> StateReference:
-        """Keep a state until the hold is released, whatever happens to its keys."""
-        with self._lock:
-            name = self._resolve(key_or_digest)
-            self._entries[name].holds += 1
-            self._idle.pop(name, None)
-            return StateReference(name, self._release)
-
     def delete(self, key: str) -> None:
         """Let a key point to nothing; a key that does not exist is no error."""
         with self._lock:
-            name = self._keys.pop(key, None)
-            if name is not None:
-                self._entries[name].keys -= 1
-                self._drop_unwanted(name)
+            self._drop_unwanted(self._keys.pop(key, None))
 
     def __contains__(self, key_or_digest: str) -> bool:
         with self._lock:
             return key_or_digest in self._entries or key_or_digest in self._keys
-
-    def counts(self) -> StoreCounts:
-        with self._lock:
-            return StoreCounts(states=len(self._entries), memory_bytes=self._memory_bytes)
 
     def close(self) -> None:
         """Forget everything and remove the spilled files; may be called twice."""
@@ -167,8 +130,6 @@ class GlobalObjectStore:
             self._closed = True
             self._entries.clear()
             self._keys.clear()
-            self._idle.clear()
-            self._memory_bytes = 0
             if self._spilled is not None:
                 self._spilled.cleanup()
                 self._spilled = None
@@ -185,27 +146,19 @@ class GlobalObjectStore:
         entry = self._entries[name]
         state = entry.state
         if state is None:
-            state = _unwritable(_checked(name, entry.file))
-            self._keep(entry, state)
+            assert entry.file is not None
+            state = entry.state = _unwritable(_checked(name, entry.file))
         self._use(name)
         return state
 
-    def _keep(self, entry: _Entry, state: State) -> None:
-        entry.state = state
-        self._memory_bytes += entry.nbytes
-
     def _use(self, name: str) -> None:
-        if self._entries[name].holds == 0:
-            self._idle[name] = None
-            self._idle.move_to_end(name)
-        while self._memory_bytes > self._limit_bytes and self._idle:
-            self._spill(next(iter(self._idle)))
-
-    def _spill(self, name: str) -> None:
-        entry = self._entries[name]
-        if entry.state is not None and entry.file is None:
-            entry.file = self._written(name, entry.state)
-        self._forget(name, entry)
+        self._entries.move_to_end(name)
+        for spilled, entry in self._entries.items():
+            if self.memory_bytes <= self._limit_bytes:
+                return
+            if entry.state is not None and entry.file is None:
+                entry.file = self._written(spilled, entry.state)
+            entry.state = None
 
     def _written(self, name: str, state: State) -> Path:
         try:
@@ -222,40 +175,44 @@ class GlobalObjectStore:
             ) from error
         return path
 
-    def _release(self, hold: StateReference) -> None:
-        with self._lock:
-            entry = self._entries.get(hold.digest)
-            if hold.released or entry is None:
-                return
-            hold.released = True
-            entry.holds -= 1
-            self._drop_unwanted(hold.digest)
-            if hold.digest in self._entries and entry.state is not None:
-                self._use(hold.digest)
-
-    def _drop_unwanted(self, name: str) -> None:
-        entry = self._entries[name]
-        if entry.keys == 0 and entry.holds == 0:
-            self._forget(name, entry)
-            self._remove_file(entry)
-            del self._entries[name]
-
-    def _forget(self, name: str, entry: _Entry) -> None:
-        self._idle.pop(name, None)
-        if entry.state is not None:
-            entry.state = None
-            self._memory_bytes -= entry.nbytes
-
-    def _remove_file(self, entry: _Entry) -> None:
-        if entry.file is not None:
-            entry.file.unlink(missing_ok=True)
-            entry.file = None
+    def _drop_unwanted(self, name: str | None) -> None:
+        if name is not None and name in self._entries and name not in self._keys.values():
+            _remove_file(self._entries.pop(name))
 
 
-def _checked(name: str, file: Path | None) -> State:
+class SharedModels:
+    """The models that a site's workers share: the latest of rounds, and those of single nodes."""
+
+    def __init__(self, site: str, put: Callable[[Any], Any]) -> None:
+        self._site, self._put = site, put
+        self._slots = itertools.cycle(f"model/{slot}" for slot in range(KEEP))
+        self._store = GlobalObjectStore(put, limit_bytes=STORE_BYTES)
+
+    def of_round(self, key: str, state: State) -> tuple[State, SharedModel]:
+        """A round's model: the one that came along, or one that came before.
+
+        SiteLost if there is neither: the sender sends it again, or asks other sites.
+        """
+        if key not in self._store:
+            if not state:
+                raise SiteLost(self._site, f"model {key[:12]} has not arrived there")
+            self._store.put(next(self._slots), state, known=key)
+        return self._store.get(key), SharedModel(key, self._store.shared(key))
+
+    def of_one(self, key: str, state: State) -> SharedModel:
+        """A model that came along with a single VirtualNode's work, and goes with its answer."""
+        if key in self._store:
+            return SharedModel(key, self._store.shared(key))
+        inline = nbytes(state.values()) <= INLINE_BYTES
+        return SharedModel(key, state if inline else self._put(state))
+
+    def close(self) -> None:
+        """Remove what was written to disk."""
+        self._store.close()
+
+
+def _checked(name: str, file: Path) -> State:
     try:
-        if file is None:
-            raise RunRefused("its file is not known")
         _, state = read_tensors(file)
         if digest(state) != name:
             raise RunRefused(f"{file} holds other tensors than were written")
@@ -264,6 +221,12 @@ def _checked(name: str, file: Path | None) -> State:
             f"model {_label(name)} was moved to disk and is spoilt there: {error}"
         ) from error
     return state
+
+
+def _remove_file(entry: _Entry) -> None:
+    if entry.file is not None:
+        entry.file.unlink(missing_ok=True)
+        entry.file = None
 
 
 def _unwritable(state: State) -> dict[str, Array]:

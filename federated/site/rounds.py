@@ -1,11 +1,9 @@
 """SiteRound: one order of one round at this site; pieces go out, one exact Partial comes back.
 
-A worker adds what it trains to a sum of its own and hands that up when it is asked to: with its
-only piece in a short round, otherwise at the end, and before that whenever what is not saved has
-become worth saving. Whatever a worker takes with it when it dies is missing from the clients that
-the sums cover, and is trained again. A round that is closed trains nobody any more who is not being
-trained already, and answers with what it has; where late answers count, it may do so while the next
-round has begun.
+A worker adds what it trains to a sum of its own. It hands the sum up with its only piece in a short
+round, otherwise at the end, and before that when unsaved work has become worth saving. Clients in
+the sum of a worker that dies are trained again. A closed round begins no more clients and answers
+with those it has; where late answers count, the next round may begin before that.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
 from .client_states import ClientStates
 from .cohorts import Cohort
-from .futures import Answer, or_fail
 from .node_placement import Hosting
+from .orders import Answer, or_fail
 from .workers.attempt import Attempt, PieceResult
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
 
@@ -81,7 +79,7 @@ class SiteRound:
         late_for: int = 0,
         least: int = 1,
     ) -> None:
-        """`late_for`: so many rounds later its answer still counts, once it is closed.
+        """Closed, its answer still counts `late_for` rounds later.
 
         Closed with fewer clients than `least`, it is answered as if there were none.
         """
@@ -132,13 +130,13 @@ class SiteRound:
         self._begun = True
 
     def abandon(self) -> None:
-        """Another round is asked for: whoever asked for this one waits no longer."""
+        """Cancel the answer, for which nothing waits any more: another round is asked for."""
         if not self.answer.done():
             self._give_up()
             self.answer.cancel()
 
     def close(self) -> None:
-        """Train only who is being trained already; the answer covers who was."""
+        """Begin no more clients; the answer covers those that were begun."""
         self._closing = True
         self._site.pool.meanwhile(lambda: or_fail(self.answer, self._close))
 
@@ -149,7 +147,7 @@ class SiteRound:
 
     @property
     def lingers(self) -> bool:
-        """Whether others may begin before it is done: it only waits for who is being trained."""
+        """Whether other rounds may begin before it is done: it only waits for its last pieces."""
         return self._closed and self.may_be_late
 
     def _close(self) -> None:
@@ -327,10 +325,9 @@ class SiteRound:
 class RoundQueue:
     """The orders of one attempt at a round, worked on one after another.
 
-    A worker has one sum at a time; more than one order is there when another site was lost and
-    this one trains some of its clients too. An order of another attempt, or one that is about
-    clients of an earlier order, says that nobody waits for the earlier ones any more, unless they
-    are closed and may be late.
+    A worker has one sum at a time. There is more than one order when this site also trains clients
+    of a lost one. An order of another attempt, or about clients of an earlier order, supersedes
+    the earlier ones, unless those are closed and may be late.
     """
 
     def __init__(self) -> None:

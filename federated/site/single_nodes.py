@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpilot.mediator import Payload
+from fedpilot.mediator.federation.futures import done, then
 
 from ..core.population.partitions.partition import Partition
 from ..core.state import State, under
 from ..core.sums.partial import Tally
 from .client_states import ClientMemory
-from .futures import Answer, gathered, settled
 from .node_placement import Hosting
-from .payloads import execution_of, tallied
-from .shared_models import SharedModels
+from .object_store import SharedModels
+from .orders import Answer, execution_of, tallied
 from .workers.pool import WorkerCall, WorkerPool
 
 
@@ -36,10 +36,8 @@ class SingleNodes:
     def materialize(self, order: Payload) -> Answer:
         """Have a worker load a client's samples and keep them."""
         index = order.header["client"]
-        piece = WorkerCall(
-            method="host", args=(index,), what=f"materializing {self._client_id(index)}"
-        )
-        return self._ask_home(index, piece, "materialize", lambda made: self._hosted(index, made))
+        call = self._call("host", "materializing", index, index)
+        return self._ask_home(index, call, "materialize", lambda made: self._hosted(index, made))
 
     def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
         if (evicted := result["evicted"]) >= 0:
@@ -47,46 +45,36 @@ class SingleNodes:
         return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
 
     def train(self, order: Payload) -> Answer:
-        """Train one client, who remembers what rounds left it with, and is not changed by this."""
+        """Train one client with what rounds left it; nothing of this training is kept."""
         index, round_number = order.header["client"], order.header["round"]
         kept = self._memory.load(index, round_number)
-        piece = WorkerCall(
-            method="train_one",
-            args=(index, round_number, execution_of(order.header), kept),
-            what=f"training {self._client_id(index)}",
-            model=self._models.of_one(order.header["model"], order.tensors),
-        )
+        execution = execution_of(order.header)
+        call = self._call("train_one", "training", index, index, round_number, execution, kept)
+        call.model = self._models.of_one(order.header["model"], order.tensors)
 
         def trained(made: tuple[State, Tally]) -> Payload:
             state, tally = made
             return Payload(kind="trained", header={"tally": tally.to_json()}, tensors=state)
 
-        return self._ask_home(index, piece, "train", trained)
+        return self._ask_home(index, call, "train", trained)
 
     def evaluate(self, order: Payload) -> Answer:
         """Evaluate a model on one client's samples."""
         index = order.header["client"]
-        piece = WorkerCall(
-            method="evaluate_one",
-            args=(index,),
-            what=f"evaluating at {self._client_id(index)}",
-            model=self._models.of_one(order.header["model"], order.tensors),
-        )
-        return self._ask_home(index, piece, "evaluate", tallied)
+        call = self._call("evaluate_one", "evaluating at", index, index)
+        call.model = self._models.of_one(order.header["model"], order.tensors)
+        return self._ask_home(index, call, "evaluate", tallied)
 
     def aggregate(self, order: Payload) -> Answer:
         """Make one model of several, at the worker of a client."""
         index, weights = order.header["client"], order.header["weights"]
-        client_id = self._client_id(index)
         states = [under(f"{i}/", order.tensors) for i in range(len(weights))]
-        piece = WorkerCall(
-            method="aggregate",
-            args=(client_id, states, weights),
-            what=f"aggregating at {client_id}",
-            model=self._models.of_one(order.header["model"], under("global/", order.tensors)),
-        )
+        name = self._partition.client_id(index)
+        call = self._call("aggregate", "aggregating at", index, name, states, weights)
+        whole = under("global/", order.tensors)
+        call.model = self._models.of_one(order.header["model"], whole)
         return self._ask_home(
-            index, piece, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
+            index, call, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
         )
 
     def release(self, order: Payload) -> Answer:
@@ -94,40 +82,39 @@ class SingleNodes:
         index = order.header["client"]
         worker = self._hosting.where(index)
         if worker is None:
-            return settled(Payload(kind="released"))
+            return done(Payload, kind="released")
         evicting = self._evict(index, worker, "release() was called")
-        return gathered([evicting.answer], lambda _: Payload(kind="released"))
+        return then(evicting.answer, lambda _: Payload(kind="released"))
 
     def show(self, order: Payload) -> Answer:
         """Tell what is known of a node."""
         index = order.header["client"]
         held = {"samples": self._partition.size(index)}
-        return settled(Payload(kind="node", header=self._hosting.show(index) | held))
+        return done(Payload, kind="node", header=self._hosting.show(index) | held)
 
     def evict_idle(self) -> None:
-        """Release the nodes that nobody has used for long."""
+        """Release the nodes that were not used for long."""
         limit = self._idle_timeout_s
         for index, worker in self._hosting.idle(limit):
             self._evict(index, worker, f"idle for more than {limit:g} s")
 
+    def _call(self, method: str, doing: str, index: int, *args: Any) -> WorkerCall:
+        what = f"{doing} {self._partition.client_id(index)}"
+        return WorkerCall(method=method, args=args, what=what)
+
     def _ask_home(
-        self, index: int, piece: WorkerCall, call: str, finish: Callable[[Any], Payload]
+        self, index: int, call: WorkerCall, asked: str, finish: Callable[[Any], Payload]
     ) -> Answer:
         """Send a VirtualNode's work to the worker that is its home, and answer with its result."""
-        piece.on_sent = lambda worker: self._hosting.bind(index, worker)
-        self._hosting.begin(index, f"{call}() was called")
-        piece.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
+        call.on_sent = lambda worker: self._hosting.bind(index, worker)
+        self._hosting.begin(index, f"{asked}() was called")
+        call.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
         home = self._hosting.home(index, self._pool.usable() or (0,))
-        self._pool.submit([piece], worker=home)
-        return gathered([piece.answer], lambda results: finish(results[0]))
+        self._pool.submit([call], worker=home)
+        return then(call.answer, finish)
 
     def _evict(self, index: int, worker: int, reason: str) -> WorkerCall:
         self._hosting.let_go(index, reason)
-        piece = WorkerCall(
-            method="evict", args=(index,), what=f"releasing {self._client_id(index)}"
-        )
-        self._pool.submit([piece], worker=worker)
-        return piece
-
-    def _client_id(self, index: int) -> str:
-        return self._partition.client_id(index)
+        call = self._call("evict", "releasing", index, index)
+        self._pool.submit([call], worker=worker)
+        return call

@@ -1,10 +1,9 @@
 """FederatedWorkload: one federation's part at one site, from its gang to its last answer.
 
-It holds the site's data and the warm workers. A round arrives as one order with the model and the
-clients it is about, a share of the population. The site derives their cohort from (seed, round),
-cuts it into chunks, feeds them to free workers, and answers with one exact Partial. Where a site is
-lost, the others get another order for its clients. The work of a single VirtualNode takes the same
-path, as a chunk of one.
+It holds the site's data and the warm workers. A round is one order with the model and a share of
+the population. The site derives the cohort from (seed, round), cuts it into chunks for its workers,
+and answers with one exact Partial. If a site is lost, the others get orders for its clients. A
+single VirtualNode's work is a chunk of one.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext
 from fedpilot.mediator.core.rules.disclosure import Declaration
 from fedpilot.mediator.core.rules.wants import Wants
+from fedpilot.mediator.federation.futures import done
 
 from ..algorithms import algorithm_of
 from ..config.telling import understood
@@ -41,11 +41,10 @@ from .disclosure.content_pin import hold_to
 from .disclosure.disclosure_gate import Leaving
 from .disclosure.policy_facts import covered, wants
 from .evaluation import Evaluator
-from .futures import Answer, settled
 from .node_placement import Hosting
-from .payloads import execution_of, key_of
+from .object_store import SharedModels
+from .orders import Answer, execution_of, key_of
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
-from .shared_models import SharedModels
 from .single_nodes import SingleNodes
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
@@ -83,9 +82,9 @@ class FederatedWorkload:
     def prepare(self, spec: Payload, site: SiteContext) -> None:
         """Load what the spec's configuration names; ConfigError for what does not fit.
 
-        Of data that lies at sites it is what this site has declared, and DataUnusable says that it
-        is not so, or not what the run began with. Code that came along is imported from here on:
-        its digest was judged before. PolicyRefused where an answer would tell too much.
+        DataUnusable if declared data is not as declared, or not what the run began with.
+        PolicyRefused if an answer would tell too much. Code that came along is imported from here
+        on; the policy has judged its digest.
         """
         self._code = archive_of(spec)
         if self._code:
@@ -111,7 +110,7 @@ class FederatedWorkload:
             leaving.check_company(f"round {alone}", 1)
 
     def _hold_to_content(self, folder: str) -> None:
-        """See to it that the site's own data is what it was when the run began."""
+        """DataUnusable if the site's own data is not what it was when the run began."""
         if self._leaving is None or self._held_in == folder:
             return
         name, digest = self._leaving.dataset, self._inputs.data_digest
@@ -157,7 +156,7 @@ class FederatedWorkload:
             on_event=self._on_pool_event,
             on_idle=lambda: self._nodes.evict_idle(),
         )
-        self._models = SharedModels(self._site, gang, self._pool)
+        self._models = SharedModels(self._site, gang.put)
         self._nodes = nodes = SingleNodes(
             self._hosting,
             self._pool,
@@ -261,7 +260,7 @@ class FederatedWorkload:
         begun = self._rounds.find(key_of(order.header))
         if begun is not None:
             begun.close()
-        return settled(Payload(kind="closing"))
+        return done(Payload, kind="closing")
 
     def _kept_in(self, header: Mapping[str, Any]) -> str:
         """The folder of the journal: this site's own, or the run folder that an order names."""

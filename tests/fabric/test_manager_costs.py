@@ -33,6 +33,6 @@ def test_an_end_costs_the_same_with_few_and_with_many_waiting(
     kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    desk = importlib.import_module("tasks").desk
+    desk = importlib.import_module("clusters.tasks").desk
     few, many = costs([desk(FEW, kinds=kinds), desk(MANY, kinds=kinds)])
     assert many < AT_MOST * few

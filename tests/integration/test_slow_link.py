@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(400)]
 
 def test_a_site_behind_a_saturated_link_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    link_bytes: Any = importlib.import_module("link_bytes")
+    link_bytes: Any = importlib.import_module("mediation.link_bytes")
     run = link_bytes.rounds_over(1, rounds=1, width=620, sites=("oslo",))  # 25 s up
     assert run["same"], "another model than over a fast link"
     assert not run["given_up"]

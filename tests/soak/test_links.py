@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 def link_bytes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script that measures, as it is when it is run."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("link_bytes")
+    return importlib.import_module("mediation.link_bytes")
 
 
 @pytest.fixture
 def transfer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script that measures transfers on one machine."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("transfer")
+    return importlib.import_module("mediation.transfer")
 
 
 @pytest.mark.ray
@@ -70,7 +70,7 @@ def test_a_transfer_keeps_pace_with_raw_streams(transfer: Any) -> None:
 
 def test_strangers_delay_neither_rounds_nor_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    strangers: Any = importlib.import_module("strangers")
+    strangers: Any = importlib.import_module("mediation.strangers")
     run = strangers.beside_strangers(turns=10, turn_s=15)
     assert strangers.heartbeats_slower(run) <= 1.2, run
     assert strangers.slower(run, "round_s") <= 1.2, run

@@ -1,8 +1,7 @@
 """Which modules are chains of dense layers, so that one kernel can train them.
 
-A chain takes its input through `nn.Linear` layers and simple activations, one after the other, and
-ends with a linear layer whose outputs are the logits. Modules say so by what torch.fx sees of their
-code: it may be written in any way that comes to the same.
+A chain is `nn.Linear` layers and simple activations, one after the other, and ends with a linear
+layer whose outputs are the logits. Only what torch.fx sees of the code counts.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from ..stacking import NotStackable, trace
+from ..stacking.folded import name_of
 from .dense import NONE, RELU, SIGMOID, TANH
 
 _LAYERS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
@@ -79,13 +79,9 @@ def _steps(module: nn.Module) -> list[Step]:
             raise NotStackable("it is more than one layer after the other")
         else:
             layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-            steps.append((_name(node), layer))
+            steps.append((name_of(node.target), layer))
             now = node
     raise NotStackable("its output is not what its last layer gives")
-
-
-def _name(node: fx.Node) -> str:
-    return node.target if isinstance(node.target, str) else node.target.__name__
 
 
 def _asks_for_the_shape(node: fx.Node) -> bool:

@@ -1,8 +1,7 @@
-"""What of the kernels this machine has compiled already, and one process at a time that compiles.
+"""Which kernels this machine has compiled already, and one process at a time that compiles.
 
-Numba keeps the machine code in the user's cache folder; a mark beside it says for which version of
-the code, which processor and which type of number it is there. Without a folder that can be
-written nothing is kept, and nothing breaks.
+Numba keeps the machine code in the user's cache folder. A mark beside it names the version of the
+code, the processor and the type of numbers. Without a writable folder nothing is kept.
 """
 
 from __future__ import annotations

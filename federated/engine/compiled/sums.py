@@ -13,12 +13,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ...core.execution.kernel import as_written
+from ...core.population.sampling import Indices
 
 BLOCK = 1024
 """Numbers that are worked on at a time: what all clients have of them fits a core's cache."""
-
-Floats = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 _BITS: dict[int, npt.NDArray[Any]] = {
     4: np.array([0x7FFF_FFFF], np.int32),
@@ -31,18 +29,18 @@ def add(
     rows: Tensor,
     reference: Tensor,
     scale: float,
-    factors: Floats,
+    factors: npt.NDArray[np.float64],
     sums: Tensor,
-    largest: Floats,
+    largest: npt.NDArray[np.float64],
     *,
     sign: int = 1,
 ) -> None:
     """Add every client's moves times its factor to `sums` (n,), int64; tell its largest move.
 
     In units of 1 / `scale`, a power of two. `rows` is (k, n), `reference` (n,), of the same type.
-    Exact where the largest moves times the factors' sizes add up to less than 2**53 units; whatever
-    else was added, the same with `sign` -1 takes away. `largest` (k,) takes the largest move of
-    each client, which is no finite number where one of its moves is none.
+    Exact where the largest moves times the factors' sizes add up to less than 2**53 units. The same
+    with `sign` -1 takes away what was added, exact or not. `largest` (k,) takes the largest move of
+    each client, which is not finite where one of its moves is not.
     """
     numbers = rows.numpy()
     bits = _BITS[numbers.itemsize]
@@ -50,7 +48,7 @@ def add(
     _add(numbers, reference.numpy(), unit, factors, sign, bits, sums.numpy(), largest)
 
 
-def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sums: Tensor) -> None:
+def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Indices, sums: Tensor) -> None:
     """Like `add`, wherever the sum fits int64; a factor of 0 makes 0 of anything."""
     numbers = rows.numpy()
     _add_wide(numbers, reference.numpy(), numbers.dtype.type(scale), factors, sums.numpy())

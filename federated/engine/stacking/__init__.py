@@ -12,9 +12,7 @@ from .folded import FoldedModule, trace
 from .mapped import MappedModule
 from .protocol import NotStackable, Stacked
 
-__all__ = ["KINDS", "FoldedModule", "MappedModule", "NotStackable", "Stacked", "stack", "trace"]
-
-KINDS = ("folded", "mapped")
+__all__ = ["FoldedModule", "MappedModule", "NotStackable", "Stacked", "stack", "trace"]
 
 
 def stack(module: nn.Module, kind: str, capacity: int, *, rate: float | None) -> Stacked:

@@ -1,10 +1,9 @@
 """FoldedModule: a module whose batch holds the samples of several clients.
 
 The module's own code runs unchanged on (clients * batch) samples; its layers with weights are
-replaced by stacked ones. That is right where three things hold, which are looked at here: weights
-are used by known layers only, nothing random is drawn but in nn.Dropout, and no decision is taken
-on values (it can be traced by torch.fx). That samples do not mix (as in batch normalization) shows
-when the trial compares it with training one by one.
+replaced by stacked ones. This checks that only known layers use weights, that only nn.Dropout draws
+random numbers, and that torch.fx can trace the code: no decision depends on values. Whether samples
+mix (as in batch normalization) shows when the probe compares it with training one by one.
 """
 
 from __future__ import annotations
@@ -48,10 +47,11 @@ class FoldedModule:
         self._module = copy.deepcopy(module).train()
         uses = _uses(self._module)
         self._axis = Axis(rate=rate)
-        self._rows: dict[str, Tensor] = {}
+        self.rows: dict[str, Tensor] = {}
         self._fixed: dict[str, Tensor] = {}
         self._fused: set[str] = set()
-        self._leaves: dict[str, Tensor] = {}
+        self.leaves: dict[str, Tensor] = {}
+        """What the optimizer has to move: nothing of what the backward pass moves itself."""
         self.random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in module.modules())
         shared = first_names(self._module)
         replaced: dict[int, nn.Module] = {}
@@ -62,16 +62,6 @@ class FoldedModule:
                     replaced[id(layer)] = self._replacement(path, layer, capacity, shared, fused)
                 self._put(path, replaced[id(layer)])
         self._axis.spark = self._axis.spark.to(next(module.parameters()).device).requires_grad_()
-
-    @property
-    def rows(self) -> Mapping[str, Tensor]:
-        """The trained parameters, (capacity, *shape)."""
-        return self._rows
-
-    @property
-    def leaves(self) -> Mapping[str, Tensor]:
-        """What the optimizer has to move: nothing of what the backward pass moves itself."""
-        return self._leaves
 
     @property
     def fixed(self) -> Mapping[str, Tensor]:
@@ -86,15 +76,15 @@ class FoldedModule:
         """Run the module's own code on the folded batch."""
         axis = self._axis
         axis.clients = clients
-        self._leaves = {
+        self.leaves = {
             name: rows[:clients].detach().requires_grad_()
-            for name, rows in self._rows.items()
+            for name, rows in self.rows.items()
             if name not in self._fused
         }
         axis.now = (
             {name: fixed.expand(clients, *fixed.shape) for name, fixed in self._fixed.items()}
-            | {name: self._rows[name][:clients] for name in self._fused}
-            | self._leaves
+            | {name: self.rows[name][:clients] for name in self._fused}
+            | self.leaves
         )
         out: Tensor = self._module(x)
         return out
@@ -109,8 +99,8 @@ class FoldedModule:
             value = parameter.detach()
             if not parameter.requires_grad:
                 self._fixed[name] = value
-            elif name not in self._rows:
-                self._rows[name] = value.new_empty((capacity, *value.shape))
+            elif name not in self.rows:
+                self.rows[name] = value.new_empty((capacity, *value.shape))
         kind = LAYERS[type(layer)]
         trained = all(parameter.requires_grad for parameter in own.values())
         fused = (
@@ -183,8 +173,8 @@ def _uses(module: nn.Module) -> Counter[str]:
         target = str(node.target)
         if node.op == "get_attr" and target in parameters:
             raise NotStackable(f"its code uses the parameter {target} by itself")
-        if node.op in ("call_function", "call_method") and _name(node.target) in RANDOM:
-            raise NotStackable(f"its code draws random numbers by {_name(node.target)}")
+        if node.op in ("call_function", "call_method") and name_of(node.target) in RANDOM:
+            raise NotStackable(f"its code draws random numbers by {name_of(node.target)}")
         if node.op == "call_module":
             layer = module.get_submodule(target)
             uses[id(layer)] += 1
@@ -206,7 +196,8 @@ def _check_leaf(path: str, layer: nn.Module) -> None:
         raise NotStackable(f"{path} ({kind}) has no folded form")
 
 
-def _name(target: Any) -> str:
+def name_of(target: Any) -> str:
+    """What torch.fx calls a step: a method or layer by its name, or a function."""
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 

@@ -1,9 +1,8 @@
 """Layers with one set of weights per client, on inputs whose batch is (clients * samples).
 
-A folded module keeps its own code: every operation without weights treats samples one by one, so it
-does not care that they belong to several clients. Only the layers with weights are replaced, by
-these. Where a client's result could depend on its mates (one matmul for several clients), the trial
-of `execution: auto` looks at the bits.
+A folded module keeps its own code, and these replace its layers with weights. All other operations
+treat samples one by one. Where a client's bits could depend on its mates (one matmul for several
+clients), the probe compares them.
 """
 
 from __future__ import annotations
@@ -36,17 +35,36 @@ class Axis:
 
 
 class StackedLayer(nn.Module):
-    """A layer that finds its weights of the pass in flight by name."""
+    """A layer that finds its weights of the pass in flight by name; TypeError for odd options."""
 
-    def __init__(self, axis: Axis, names: dict[str, str], *, fused: bool) -> None:
+    fusable = False
+    """Whether its backward pass can be the step of SGD."""
+
+    def __init__(self, layer: Any, axis: Axis, names: dict[str, str], *, fused: bool) -> None:
         super().__init__()
         self._axis = axis
         self._names = names
         self._rate = axis.rate if fused else None
+        self._configure(layer)
+
+    def _configure(self, layer: Any) -> None:
+        """Take over the options of the layer that this one replaces."""
 
     def _weight(self, local: str) -> Tensor | None:
         name = self._names.get(local)
         return None if name is None else self._axis.now[name]
+
+    def _scaled(
+        self, normal: Tensor, before: tuple[int, ...], after: tuple[int, ...] = ()
+    ) -> Tensor:
+        """weight * normal + bias, each client's own, spread over dimensions before and after."""
+        out = self._axis.unfold(normal)
+        weight, bias = self._weight("weight"), self._weight("bias")
+        if weight is not None:
+            out = out * weight.reshape(len(weight), *before, *weight.shape[1:], *after)
+        if bias is not None:
+            out = out + bias.reshape(len(bias), *before, *bias.shape[1:], *after)
+        return out.flatten(0, 1)
 
 
 class _Matmul(torch.autograd.Function):
@@ -88,8 +106,7 @@ class StackedLinear(StackedLayer):
 
     fusable = True
 
-    def __init__(self, layer: nn.Linear, axis: Axis, names: dict[str, str], *, fused: bool) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: nn.Linear) -> None:
         self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,10 +122,7 @@ class StackedConv(StackedLayer):
     oneDNN is slower at grouped convolutions than at as many single ones.
     """
 
-    fusable = False
-
-    def __init__(self, layer: Any, axis: Axis, names: dict[str, str], *, fused: bool) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: Any) -> None:
         if layer.padding_mode != "zeros":
             raise TypeError(f"padding_mode {layer.padding_mode!r}")
         self._convolve: Callable[..., Tensor] = _CONVOLUTIONS[type(layer)]
@@ -153,61 +167,29 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 class StackedLayerNorm(StackedLayer):
     """nn.LayerNorm: normalized for all together, scaled client by client."""
 
-    fusable = False
-
-    def __init__(
-        self, layer: nn.LayerNorm, axis: Axis, names: dict[str, str], *, fused: bool
-    ) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: nn.LayerNorm) -> None:
         self._shape, self._eps = layer.normalized_shape, layer.eps
 
     def forward(self, x: Tensor) -> Tensor:
         normal = functional.layer_norm(x, self._shape, eps=self._eps)
-        return _scaled(self, self._axis, normal, (1,) * (x.ndim - len(self._shape)))
+        return self._scaled(normal, (1,) * (x.ndim - len(self._shape)))
 
 
 class StackedGroupNorm(StackedLayer):
     """nn.GroupNorm likewise, its weights being per channel."""
 
-    fusable = False
-
-    def __init__(
-        self, layer: nn.GroupNorm, axis: Axis, names: dict[str, str], *, fused: bool
-    ) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: nn.GroupNorm) -> None:
         self._groups, self._eps = layer.num_groups, layer.eps
 
     def forward(self, x: Tensor) -> Tensor:
         normal = functional.group_norm(x, self._groups, eps=self._eps)
-        return _scaled(self, self._axis, normal, (1,), after=(1,) * (x.ndim - 2))
-
-
-def _scaled(
-    layer: StackedLayer,
-    axis: Axis,
-    normal: Tensor,
-    before: tuple[int, ...],
-    after: tuple[int, ...] = (),
-) -> Tensor:
-    """weight * normal + bias, each client's own, spread over the dimensions before and after."""
-    out = axis.unfold(normal)
-    weight, bias = layer._weight("weight"), layer._weight("bias")
-    if weight is not None:
-        out = out * weight.reshape(len(weight), *before, *weight.shape[1:], *after)
-    if bias is not None:
-        out = out + bias.reshape(len(bias), *before, *bias.shape[1:], *after)
-    return out.flatten(0, 1)
+        return self._scaled(normal, (1,), after=(1,) * (x.ndim - 2))
 
 
 class StackedEmbedding(StackedLayer):
     """nn.Embedding: one table of all clients' tables, one after another."""
 
-    fusable = False
-
-    def __init__(
-        self, layer: nn.Embedding, axis: Axis, names: dict[str, str], *, fused: bool
-    ) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: nn.Embedding) -> None:
         if layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
             raise TypeError("max_norm, scale_grad_by_freq or sparse")
         self._words, self._nothing = layer.num_embeddings, layer.padding_idx
@@ -228,12 +210,7 @@ class StackedEmbedding(StackedLayer):
 class StackedDropout(StackedLayer):
     """nn.Dropout whose masks come from each client's own generator."""
 
-    fusable = False
-
-    def __init__(
-        self, layer: nn.Dropout, axis: Axis, names: dict[str, str], *, fused: bool
-    ) -> None:
-        super().__init__(axis, names, fused=fused)
+    def _configure(self, layer: nn.Dropout) -> None:
         self._p = layer.p
 
     def forward(self, x: Tensor) -> Tensor:

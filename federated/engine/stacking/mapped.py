@@ -1,7 +1,7 @@
 """MappedModule: any module by `torch.func.vmap`, its parameters stacked.
 
-Slower than folding, and more general: weights may be used anywhere. What vmap refuses (decisions on
-values, buffers that change, random numbers) is refused here, when it is first run.
+Slower than folding, and more general: any code may use weights. The first run refuses what vmap
+does: decisions on values, buffers that change, random numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..training.torch_warnings import silence
+from ..training.samples import silence
 from .protocol import NotStackable
 
 
@@ -40,22 +40,13 @@ class MappedModule:
             for name, parameter in self._module.named_parameters()
             if not parameter.requires_grad
         }
-        self._rows = {
+        self.rows = {
             name: parameter.detach().new_empty((capacity, *parameter.shape))
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
-        self._leaves: dict[str, Tensor] = {}
+        self.leaves: dict[str, Tensor] = {}
         self._forward = vmap(self._one, randomness="error")
-
-    @property
-    def rows(self) -> Mapping[str, Tensor]:
-        """The trained parameters, (capacity, *shape)."""
-        return self._rows
-
-    @property
-    def leaves(self) -> Mapping[str, Tensor]:
-        return self._leaves
 
     @property
     def fixed(self) -> Mapping[str, Tensor]:
@@ -67,14 +58,14 @@ class MappedModule:
 
     def forward(self, clients: int, x: Tensor) -> Tensor:
         """Run the module once per client, all at once."""
-        self._leaves = {
-            name: rows[:clients].detach().requires_grad_() for name, rows in self._rows.items()
+        self.leaves = {
+            name: rows[:clients].detach().requires_grad_() for name, rows in self.rows.items()
         }
         try:
             # A weight that is one for all would be multiplied with all clients at once, whose
             # number then decides bits on some processors.
             one_each = {n: p.expand(clients, *p.shape) for n, p in self._frozen.items()}
-            parameters = {**self._leaves, **one_each}
+            parameters = {**self.leaves, **one_each}
             out: Tensor = self._forward(parameters, x.reshape(clients, -1, *x.shape[1:]))
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise NotStackable(f"vmap: {str(error).splitlines()[0][:120]}") from error

@@ -1,7 +1,7 @@
-"""Every update of a worker's clients where they were trained, for algorithms that need them all.
+"""Collects every update of a worker's clients, for algorithms that need them all.
 
 `Partial.keep` says what is kept; this finds what clients trained together moved, on the device, and
-takes it to main memory. It stands in for a `RunningSum`.
+takes it to main memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.population.sampling import Indices
 from ...core.state import Array, Roles, averaged, counters
 from ...core.sums.partial import Partial, Tally
-from .summing import Floats, Int64s
+from .summing import Floats
 
 
 class Gathering(Protocol):
@@ -26,39 +27,9 @@ class Gathering(Protocol):
 
     def add(
         self,
-        clients: Int64s,
+        clients: Indices,
         trained: Mapping[str, Tensor],
-        weights: Int64s,
-        losses: Floats,
-        *,
-        told: bool = True,
-    ) -> None:
-        """Add clients by what they trained; those that are not finite are refused and named."""
-
-    def take(self) -> Partial:
-        """What was added since the last time."""
-
-
-class Collection:
-    """A worker's updates by client; `begin` starts it for a round's model."""
-
-    def __init__(self, roles: Roles, client_id: Callable[[int], str]) -> None:
-        self._names = averaged(roles)
-        self._counters = counters(roles)
-        self._client_id = client_id
-        self._reference: dict[str, Tensor] = {}
-        self._total = Partial.keeping_updates()
-
-    def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
-        """Forget what was added, and measure from this model from now on; there is no grid."""
-        self._reference = {name: _wide(reference[name]) for name in self._names}
-        self._total = Partial.keeping_updates()
-
-    def add(
-        self,
-        clients: Int64s,
-        trained: Mapping[str, Tensor],
-        weights: Int64s,
+        weights: Indices,
         losses: Floats,
         *,
         told: bool = True,
@@ -68,6 +39,34 @@ class Collection:
         `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
         their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
         """
+
+    def take(self) -> Partial:
+        """What was added since the last time."""
+
+
+class Collection:
+    """Gathers a worker's updates by client; there is no grid."""
+
+    def __init__(self, roles: Roles, client_id: Callable[[int], str]) -> None:
+        self._names = averaged(roles)
+        self._counters = counters(roles)
+        self._client_id = client_id
+        self._reference: dict[str, Tensor] = {}
+        self._total = Partial.keeping_updates()
+
+    def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
+        self._reference = {name: _wide(reference[name]) for name in self._names}
+        self._total = Partial.keeping_updates()
+
+    def add(
+        self,
+        clients: Indices,
+        trained: Mapping[str, Tensor],
+        weights: Indices,
+        losses: Floats,
+        *,
+        told: bool = True,
+    ) -> None:
         moved = {name: self._moved(name, trained.get(name), len(clients)) for name in self._names}
         counted = {
             name: trained[name].detach().cpu().numpy() for name in self._counters if name in trained
@@ -83,7 +82,6 @@ class Collection:
                 self._total.count({name: stacked[at, ...] for name, stacked in counted.items()})
 
     def take(self) -> Partial:
-        """What was added since the last time."""
         total, self._total = self._total, Partial.keeping_updates()
         return total
 

@@ -12,20 +12,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.population.sampling import Indices
+
 TILE = 1 << 24
 """Numbers that are worked on at a time, of one client at least."""
-
-Floats = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 
 def add(
     rows: Tensor,
     reference: Tensor,
     scale: float,
-    factors: Floats,
+    factors: npt.NDArray[np.float64],
     sums: Tensor,
-    largest: Floats,
+    largest: npt.NDArray[np.float64],
     *,
     sign: int = 1,
 ) -> None:
@@ -41,7 +40,7 @@ def add(
     largest[:] = found.cpu().numpy()
 
 
-def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Int64s, sums: Tensor) -> None:
+def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Indices, sums: Tensor) -> None:
     """Like `add`, wherever the sum fits int64; a factor of 0 makes 0 of anything."""
     weights = torch.from_numpy(factors).to(rows.device).unsqueeze(1)
     for part in _tiles(rows):

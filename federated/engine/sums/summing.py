@@ -7,7 +7,7 @@ device, in float64 where that is exact and in int64 otherwise (docs/decisions/00
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.population.sampling import Indices
 from ...core.state import Roles, averaged, counters
 from ...core.sums.partial import RANGE_BITS, Partial
 from ..compiled import sums as compiled_sums
@@ -25,11 +26,10 @@ EXACT = 1 << 53
 """Integers up to it are exact in float64."""
 
 Floats = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 
 class RunningSum:
-    """A worker's sum over clients; `begin` starts it for a round's model and grid."""
+    """Gathers a worker's clients (`collecting.Gathering`) into an exact sum."""
 
     def __init__(
         self, like: Mapping[str, Tensor], roles: Roles, client_id: Callable[[int], str]
@@ -41,42 +41,38 @@ class RunningSum:
         self._total = Partial({})
 
     def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
-        """Forget what was added, and measure from this model on this grid from now on."""
         for term in self._terms:
             term.begin(reference[term.name], exponents[term.name])
         self._total = Partial(exponents)
 
     def add(
         self,
-        clients: Int64s,
+        clients: Indices,
         trained: Mapping[str, Tensor],
-        weights: Int64s,
+        weights: Indices,
         losses: Floats,
         *,
         told: bool = True,
     ) -> None:
-        """Add clients by what they trained; those that are not finite are refused and named.
-
-        `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
-        their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
-        """
         terms = [term for term in self._terms if term.name in trained]
         rows = [term.rows(trained[term.name]) for term in terms]
         factors = weights.astype(np.float64)
         moves = np.empty((len(terms), len(weights)))
         for term, row, largest in zip(terms, rows, moves, strict=True):
             term.add(row, factors, largest)
-        units = _in_units(terms, moves)
+        exponents = np.array([term.exponent for term in terms], dtype=np.int64)
+        with np.errstate(over="ignore"):  # what leaves float64 is infinite
+            units = np.rint(np.ldexp(moves, exponents[:, None]))
         fine = np.isfinite(losses) & np.isfinite(units).all(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            # Who weighs nothing may have gone anywhere: it counts as one here.
+            # A client of weight 0 may have moved anywhere: its weight counts as 1 here.
             exact = bool((units @ np.maximum(factors, 1.0) < EXACT).all())
         if exact and fine.all():
             for term, bound in zip(terms, (units @ factors).tolist(), strict=True):
                 term.bound += int(bound)
         else:
             for term, row in zip(terms, rows, strict=True):
-                term.take_back(row, factors)
+                term.add(row, factors, np.empty(len(factors)), sign=-1)
             self._total.refused.extend(map(self._client_id, clients[~fine].tolist()))
             if not fine.any():
                 return
@@ -92,7 +88,6 @@ class RunningSum:
                 self._total.count({name: counted.max(axis=0)})
 
     def take(self) -> Partial:
-        """What was added since the last time."""
         total = self._total
         self._total = Partial(total.exponents)
         if total.clients:
@@ -101,14 +96,6 @@ class RunningSum:
                 if total.bounds[term.name] < 1 << RANGE_BITS:
                     total.sums[term.name] = summed.cpu().numpy()
         return total
-
-
-def _in_units(terms: Sequence[_Term], moves: Floats) -> Floats:
-    """Every client's largest moves in units, (terms, k); what leaves float64 is infinite."""
-    exponents = np.array([term.exponent for term in terms], dtype=np.int64)
-    with np.errstate(over="ignore"):
-        units: Floats = np.rint(np.ldexp(moves, exponents[:, None]))
-    return units
 
 
 class _Term:
@@ -138,14 +125,13 @@ class _Term:
         return rows if rows.dtype is self._type else rows.to(self._type)
 
     def add(self, rows: Tensor, factors: Floats, largest: Floats, sign: int = 1) -> None:
-        """Add clients, in the hope that it is exact; `largest` (k,) takes their largest moves."""
+        """Add clients, in the hope that it is exact; `largest` (k,) takes their largest moves.
+
+        With `sign` -1 the same clients are taken away again.
+        """
         self._on.add(rows, self._reference, self._scale, factors, self._room(), largest, sign=sign)
 
-    def take_back(self, rows: Tensor, factors: Floats) -> None:
-        """Undo `add`."""
-        self.add(rows, factors, np.empty(len(factors)), sign=-1)
-
-    def add_wide(self, rows: Tensor, weights: Int64s, units: Floats) -> None:
+    def add_wide(self, rows: Tensor, weights: Indices, units: Floats) -> None:
         """Add finite clients whose largest moves are these, however large."""
         pairs = zip(units.tolist(), weights.tolist(), strict=True)
         self.bound += sum(int(size) * weight for size, weight in pairs)

@@ -1,9 +1,8 @@
 """Batched training: the clients of a chunk take their local steps together, one row each.
 
-Unequal clients are padded: the last batch of an epoch is filled up with the client's own first
-sample at weight zero. A client goes from epoch to epoch at its own pace, and drops out of the
-computation after its last step, those with most samples standing first. So a client's arithmetic
-has the same shape whoever its mates are, and nobody comes back to an optimizer that went on.
+The last batch of an epoch is filled up with the client's own first sample at weight zero. Clients
+with most samples stand first; each goes from epoch to epoch at its own pace, and drops out after
+its last step. So a client's arithmetic has the same shape with any mates.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class BatchedTrainer:
             self._seed_rows(chunk, round_number)
         self._optimizer.begin()
         epochs = self._training.number_of_epochs
-        steps = _ceil(chunk.sizes, batch)
+        steps = -(-chunk.sizes // batch)
         longest = int(steps.max(initial=0))
         orders = self._orders(chunk, round_number, epochs, longest)
         turns = np.arange(epochs * longest)[:, None]
@@ -115,11 +114,10 @@ class BatchedTrainer:
     ) -> npt.NDArray[np.int64]:
         """(epochs, clients, steps, batch): the position of every sample of every step."""
         batch = self._training.batch_size
-        shape = (len(chunk), longest, batch)
-        orders = np.empty((epochs, *shape), dtype=np.int64)
-        for epoch in range(epochs):
+        orders = np.empty((epochs, len(chunk), longest, batch), dtype=np.int64)
+        for epoch, order in enumerate(orders):
             found = self._samples.positions(chunk, round_number, epoch, longest * batch)
-            orders[epoch] = found.reshape(shape)
+            order[...] = found.reshape(order.shape)
         return orders
 
     def _seed_rows(self, chunk: Chunk, round_number: int) -> None:
@@ -135,7 +133,3 @@ def _shares(batch: int) -> Tensor:
     """(batch + 1, batch): what a sample counts in a batch that holds so many; padding nothing."""
     held = np.arange(batch + 1)[:, None]
     return torch.from_numpy((np.arange(batch) < held) / np.maximum(held, 1))
-
-
-def _ceil(sizes: npt.NDArray[np.int64], batch: int) -> npt.NDArray[np.int64]:
-    return -(-sizes // batch)

@@ -1,14 +1,13 @@
-"""GroupRounds: the rounds that a group has to itself, before its clients train for everybody.
+"""GroupRounds: the steps of a round that a group does by itself, before its clients join the rest.
 
-In all but its last step of a round a group is a federation of its own: the exact sum of its clients
-is divided and added to the group's model, by FedAvg with a server's step of 1. The last step is not
-ended by the group. Its clients start from the group's model and are added to the sum of all groups,
-measured from the model of the round: a mean of means by their weights is the mean. So nothing is
-rounded twice, and a group with one step to a round is added up as a star is. The rules it keeps:
+In all but the last step of a round a group is a federation of its own, by FedAvg with a server's
+step of 1. In the last step its clients start from the group's model and are added to the sum of all
+groups, measured from the round's model: a mean of means by their weights is the mean. So nothing is
+rounded twice, and a group with one step to a round is summed as a star is.
 
-* what becomes of a group depends on the round's model and its own clients alone;
-* a client whose update is not finite is named once, and left out of the round's later steps;
-* a sum that leaves its range is computed again on a coarser grid, which no other group notices.
+* A group's model depends on the round's model and its own clients alone.
+* A client whose update is not finite is named once, and left out of the round's later steps.
+* A sum that leaves its range is computed again on a coarser grid, for this group only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Train = Callable[[Indices, int, Mapping[str, Tensor]], Iterator[tuple[Chunk, Tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStart:
-    """Clients that train for the sum of all next."""
+    """Clients that train next, for the sum of all groups."""
 
     clients: Indices
     step: int
@@ -46,8 +45,7 @@ class GroupStart:
     tensors: Mapping[str, Tensor]
     """The model that they start from."""
     before: Partial
-    """What was measured in the steps before, how many were added up in each, and who was refused;
-    it sums nothing."""
+    """What earlier steps measured, how many clients each added up, and the refused; no sums."""
 
 
 class GroupRounds:

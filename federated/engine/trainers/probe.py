@@ -1,7 +1,7 @@
 """Checks an execution on a fixed probe: does it give what training one by one gives?
 
-The probe is made of counters, from the shape and type of a sample alone; no client's data are in
-it. So coordinator and workers check the same, and a worker that finds otherwise is at fault.
+Its samples are drawn by counters, for the shape and type of a sample; it holds no client's data. So
+coordinator and workers check the same, and a worker that finds otherwise is at fault.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,19 +63,18 @@ def check(
     like: Tensor,
     device: torch.device,
 ) -> None:
-    """NotStackable unless it gives what one by one gives, and whoever the mates are.
+    """NotStackable unless a client ends as it does alone, with any mates.
 
     `like` are samples (n, ...): of their values nothing is used.
     """
-    probe = _Probe(resident.module, training, tuple(like.shape[1:]), like.dtype, device)
+    make = partial(_Probe, resident.module, training, tuple(like.shape[1:]), like.dtype, device)
+    probe = make()
     execution = Execution(execution.kind, min(execution.chunk_size, CLIENTS))
     exact = execution.kind is not ExecutionKind.COMPILED
     # A compiled chain is known layer by layer, and takes seconds to compile for another type. What
     # is not exact is compared by plain gradients: Adam makes large moves of their rounding errors.
     wide, module = (
-        (probe.like(double=True), _doubled(resident))
-        if exact
-        else (probe.like(plain=True), resident)
+        (make(double=True), _doubled(resident)) if exact else (make(plain=True), resident)
     )
     model, model_in_wide = _model_of(resident), _model_of(module)
     expected = _alone(wide, module, model_in_wide)
@@ -119,7 +119,10 @@ def _through(chain: tuple[Dense, ...], module: nn.Module, x: Tensor) -> Tensor:
 
 
 class _Probe:
-    """Clients that are the same wherever they are made, and what they train with."""
+    """Clients that are the same wherever they are made, and what they train with.
+
+    `double` makes their samples float64, `plain` trains them with plain SGD.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,6 @@ class _Probe:
         double: bool = False,
         plain: bool = False,
     ) -> None:
-        self._made = module, training, input_shape, dtype, device
         batch = min(training.batch_size, LARGEST_BATCH)
         changes: dict[str, Any] = {
             "number_of_epochs": 1,
@@ -150,10 +152,6 @@ class _Probe:
         clients = bootstrap(y, CLIENTS, sizes, SEED, id_pattern="probe {index}")
         values = (x.double() if double and x.is_floating_point() else x).numpy()
         self.samples = Samples(values, y, clients, self.training, seed=SEED, device=device)
-
-    def like(self, *, double: bool = False, plain: bool = False) -> _Probe:
-        """The same clients, in float64 or with plain SGD."""
-        return _Probe(*self._made, double=double, plain=plain)
 
     def chunk(self, start: int, stop: int) -> Chunk:
         """Some of the clients."""

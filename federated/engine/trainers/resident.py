@@ -27,11 +27,8 @@ class ResidentModule:
         """Take a module over; `example` is two samples of it, to see what it can be fed."""
         self.module = module.to(device)
         self._channels_last = example is not None and _takes_channels_last(module, example)
-        self._pooling = [
-            layer
-            for layer in module.modules()
-            if self._channels_last and isinstance(layer, _POOLING)
-        ]
+        pooling = [layer for layer in module.modules() if isinstance(layer, _POOLING)]
+        self._pooling = pooling if self._channels_last else []
         self.loss = loss
         self.trained: dict[str, Tensor] = {
             name: parameter
@@ -139,11 +136,9 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
 
 def _arrange_gradient(_layer: nn.Module, _inputs: Any, output: Any) -> None:
     if isinstance(output, Tensor) and output.ndim == 4 and output.requires_grad:
-        output.register_hook(_channels_last)  # type: ignore[no-untyped-call]
-
-
-def _channels_last(gradient: Tensor) -> Tensor:
-    return gradient.contiguous(memory_format=torch.channels_last)
+        output.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient: gradient.contiguous(memory_format=torch.channels_last)
+        )
 
 
 def _buffers_of(module: nn.Module) -> tuple[_Buffer, ...]:

@@ -1,7 +1,6 @@
 """Client by client: one resident module that becomes one client after another.
 
-Right for every model, and the faster way for large ones. A client costs a copy of the global model
-into the module, its steps, and nothing else.
+It suits every model, and is the faster way for large ones.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class SequentialTrainer:
         self._resident.module.train()
         if self._update is None:
             return self._epochs(epochs), None
-        self._resident.module.zero_grad()  # a gradient that the last client left
+        self._resident.module.zero_grad()  # of gradients that the last client left
         client = LocalClient(
             id=self._samples.partition.client_id(index),
             round=round_number,
@@ -118,11 +117,8 @@ class SequentialTrainer:
         return client.run(self._update)
 
     def _epochs(self, epochs: list[Indices]) -> float:
-        module, loss_of, trained = (
-            self._resident.module,
-            self._resident.loss,
-            self._resident.trained,
-        )
+        resident = self._resident
+        module, loss_of, trained = resident.module, resident.loss, resident.trained
         parameters = list(trained.values())
         self._optimizer.begin()
         losses: list[Tensor] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...config.schema import Training
 from ...core.execution.facts import Execution, ExecutionKind
@@ -14,6 +15,7 @@ from ..compiled.trainer import CompiledTrainer
 from ..stacking import NotStackable, stack
 from ..stacking.folded import first_names
 from ..training.client import ClientUpdate
+from ..training.modules import Loss
 from ..training.optimizers import fused_rate
 from ..training.samples import Samples
 from ..training.training import ChunkTrainer
@@ -21,9 +23,6 @@ from .batched import BatchedTrainer
 from .resident import ResidentModule
 from .sequential import SequentialTrainer
 
-OWN_UPDATE = "`training.client_update` trains one client at a time"
-WATCHED_WEIGHTS = "hooks on weights see one client's gradients at a time"
-OWN_LOSS = "`training.loss_function` sees one client's batch at a time"
 CPU_ONLY = "compiled training is for the CPU"
 
 
@@ -45,8 +44,7 @@ class TrainerFactory:
             return SequentialTrainer(
                 resident, samples, training, seed=self.seed, update=self.update
             )
-        why_not = self.why_not_together()
-        if why_not is not None:
+        if (why_not := self.why_not_together()) is not None:
             raise NotStackable(why_not)
         module = resident.module
         if execution.kind is ExecutionKind.COMPILED:
@@ -69,11 +67,18 @@ class TrainerFactory:
         return CompiledTrainer(chain, capacity, self.samples, self.training, dtype=dtype)
 
     def why_not_together(self) -> str | None:
-        """What rules out training several clients at once, whatever the model."""
-        if self.update is not None:
-            return OWN_UPDATE
-        if any(parameter._backward_hooks for parameter in self.resident.trained.values()):
-            return WATCHED_WEIGHTS
-        if self.resident.loss is not nn.functional.cross_entropy:
-            return OWN_LOSS
-        return None
+        """What rules out training several clients at once, for any model."""
+        return why_not_together(self.resident.trained.values(), self.resident.loss, self.update)
+
+
+def why_not_together(
+    trained: Iterable[Tensor], loss: Loss, update: ClientUpdate | None
+) -> str | None:
+    """What rules out training several clients at once, for any model."""
+    if update is not None:
+        return "`training.client_update` trains one client at a time"
+    if any(weight._backward_hooks for weight in trained):
+        return "hooks on weights see one client's gradients at a time"
+    if loss is not nn.functional.cross_entropy:
+        return "`training.loss_function` sees one client's batch at a time"
+    return None

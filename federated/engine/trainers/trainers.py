@@ -5,15 +5,12 @@ from __future__ import annotations
 import platform
 from contextlib import nullcontext, suppress
 
-import torch
-from torch import nn
-
 from ...core.execution.facts import Execution, ExecutionKind
 from ...errors import ExecutionRefused
 from ..compiled.kernels import being_compiled
 from ..stacking import NotStackable
 from ..training.training import ChunkTrainer
-from .probe import Unchecked, check, example
+from .probe import Unchecked, check
 from .trainer_factory import TrainerFactory
 
 
@@ -21,33 +18,14 @@ class Trainers:
     """The trainers of one worker; each is made when it is first needed, and kept."""
 
     def __init__(self, factory: TrainerFactory) -> None:
-        self._factory = factory
+        self.factory = factory
         self._made: dict[Execution, ChunkTrainer] = {}
 
     def get(self, execution: Execution) -> ChunkTrainer:
         """The trainer of an execution; NotStackable if the model cannot be trained that way."""
         if execution not in self._made:
-            self._made[execution] = self._factory.make(execution)
+            self._made[execution] = self.factory.make(execution)
         return self._made[execution]
-
-    @property
-    def module(self) -> nn.Module:
-        return self._factory.resident.module
-
-    @property
-    def example(self) -> torch.Tensor:
-        """A sample of the probe, as the module takes it."""
-        x = self._factory.samples.x
-        return example(self.module, tuple(x.shape[1:]), x.dtype)
-
-    @property
-    def epochs(self) -> int:
-        """How often a client goes through its samples."""
-        return self._factory.training.number_of_epochs
-
-    def why_not_together(self) -> str | None:
-        """What rules out training several clients at once, whatever the model."""
-        return self._factory.why_not_together()
 
     def checked(self, execution: Execution) -> ChunkTrainer:
         """The same, once it gave on the probe what training one by one gives; ExecutionRefused."""
@@ -62,11 +40,11 @@ class Trainers:
         return self._made[execution]
 
     def _check(self, execution: Execution) -> None:
-        if (why_not := self.why_not_together()) is not None:
+        made_of = self.factory
+        if (why_not := made_of.why_not_together()) is not None:
             raise NotStackable(why_not)
-        made_of = self._factory
         like = made_of.samples.x
         compiles = execution.kind is ExecutionKind.COMPILED
         turn = being_compiled(like.dtype) if compiles else nullcontext()
-        with turn, suppress(Unchecked):  # then whoever named it answers for it
+        with turn, suppress(Unchecked):  # then the user who named it is responsible
             check(execution, made_of.resident, made_of.training, like=like, device=made_of.device)

@@ -93,8 +93,8 @@ def settle(threads: int, device: str) -> torch.device:
 def _keep_freed_memory() -> None:
     """Have glibc keep what is freed for the next tensor of that size.
 
-    By default it gives large blocks back to the system, which then hands them out page by page
-    anew: in the steps of a CNN that takes longer than writing to them. A no-op elsewhere.
+    By default it gives large blocks back to the system. Getting their pages again takes longer than
+    a CNN's steps write to them. A no-op elsewhere.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -110,6 +110,7 @@ def loss_function(name: str) -> Loss:
 
 def environment() -> Mapping[str, Any]:
     """What equal bits depend on besides the configuration, for the manifest."""
+    limits = " ".join(f"{n}={os.environ[n]}" for n in LIMITING if os.environ.get(n))
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -117,15 +118,10 @@ def environment() -> Mapping[str, Any]:
         "ray": importlib.metadata.version("ray"),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpu_kind": cpu_kind(),
-        "instructions": _instructions(),
+        "instructions": limits or ALL,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-
-
-def _instructions() -> str:
-    """What the environment lets libraries use of the processor."""
-    return " ".join(f"{n}={os.environ[n]}" for n in LIMITING if os.environ.get(n)) or ALL
 
 
 def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:

@@ -1,8 +1,7 @@
-"""A client's optimizer, or that of many clients in step, by PyTorch's own functional forms.
+"""A client's optimizer, or that of many clients in step, by the functional forms of `torch.optim`.
 
-The functional forms are what `torch.optim` calls; the classes around them cost more than a step of
-a small model. A stacked tensor is moved as a whole: every formula here is elementwise, so that each
-client's row moves as it would alone.
+The classes around those cost more than a step of a small model. A stacked tensor is moved as a
+whole: all formulas are elementwise, so that each client's row moves as it would alone.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ def fused_rate(training: Training) -> float | None:
 
 
 class LocalOptimizer:
-    """Moves named tensors by their gradients; its memory begins anew with `begin`.
+    """Moves named tensors by their gradients; `begin` clears its memory.
 
-    From step to step a tensor may lose rows at its end (clients whose samples are used up), which
-    their memory then loses too. Tensors without a gradient stay as they are, as in `torch.optim`.
+    From step to step a tensor may lose rows at its end (clients that are done), and its memory
+    with it. Tensors without a gradient stay as they are, as in `torch.optim`.
     """
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

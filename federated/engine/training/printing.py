@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 MOST_PRINTED = 2_000
 """Characters of one client in one round that are kept."""
@@ -35,8 +34,8 @@ class Printed:
         return f"{kept}\n({self._more} more characters)" if self._more else kept
 
 
-class _Routed(io.TextIOBase):
-    """Standard output, which also tells those who collect what their thread prints."""
+class _Routed:
+    """Standard output, which also collects what a thread prints that asked for it."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
@@ -49,21 +48,12 @@ class _Routed(io.TextIOBase):
             printed.write(text)
         return self.beneath.write(text)
 
-    def flush(self) -> None:
-        self.beneath.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self.beneath.isatty()
-
-    def fileno(self) -> int:
-        return self.beneath.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.beneath.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.beneath, name)
 
 
 _changing = threading.Lock()
@@ -71,7 +61,7 @@ _changing = threading.Lock()
 
 @contextmanager
 def collected() -> Iterator[Printed]:
-    """What this thread prints meanwhile; standard output is as before after the last who asks."""
+    """What this thread prints meanwhile; the last to end restores standard output."""
     printed = Printed()
     with _changing:
         out = sys.stdout

@@ -1,11 +1,11 @@
-"""The samples that a worker trains on: one contiguous array, gathered by index.
+"""The samples that a worker trains on: one contiguous array, from which a step gathers its rows.
 
-There is no loader per client. A chunk is a table of positions, made for all its clients at once,
-and a step reads its rows from the site's array.
+There is no loader per client: a chunk is a table of positions for all its clients.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +19,21 @@ from ...core.population.partitions.partition import Partition
 from ...core.population.sampling import Indices
 from ...core.randomness import UInt64s, permutations
 from ...core.state import Array
-from .torch_warnings import silence
+
+MEANINGLESS = (
+    "The given NumPy array is not writable",  # those of Ray's object store are only read
+    "There is a performance drop",  # of vmap, which the cost model knows
+)
+"""How warnings of PyTorch begin that mean nothing in training here."""
+
+
+def silence() -> None:
+    """Ignore them from now on, in the whole process; may be called again.
+
+    `warnings.catch_warnings` would swap the filters of all threads for a moment.
+    """
+    for beginning in MEANINGLESS:
+        warnings.filterwarnings("ignore", beginning, UserWarning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +81,10 @@ class Samples:
         order = np.argsort(-sizes, kind="stable")
         if np.array_equal(order, np.arange(len(order))):
             return Chunk(indices, keys, sizes, rows)
-        starts = np.cumsum(sizes) - sizes
-        within = np.arange(sizes.sum()) - np.repeat(
-            np.cumsum(sizes[order]) - sizes[order], sizes[order]
-        )
-        return Chunk(
-            indices[order],
-            keys[order],
-            sizes[order],
-            rows[np.repeat(starts[order], sizes[order]) + within],
-        )
+        starts, ordered = np.cumsum(sizes) - sizes, sizes[order]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(ordered) - ordered, ordered)
+        rows = rows[np.repeat(starts[order], ordered) + within]
+        return Chunk(indices[order], keys[order], ordered, rows)
 
     def positions(self, chunk: Chunk, round_number: int, epoch: int, width: int) -> Indices:
         """(k, width) positions in the order of an epoch; past a client's end, its first sample.
@@ -93,7 +101,9 @@ class Samples:
             columns = np.arange(largest)
             within[:, :largest] = np.where(columns < chunk.sizes[:, None], columns, 0)
         starts = np.cumsum(chunk.sizes) - chunk.sizes
-        within += np.minimum(starts, max(0, len(chunk.rows) - 1))[:, None]  # for who has none
+        within += np.minimum(starts, max(0, len(chunk.rows) - 1))[
+            :, None
+        ]  # for clients without any
         found: Indices = chunk.rows[within]
         return found
 

@@ -30,14 +30,7 @@ register_loss = _losses.register
 register_client_update = _updates.register
 """Register the decorated function under a name: `@register_client_update("mine")`."""
 
-resolve_loss = _losses.resolve
-"""Give the loss that a name stands for; raise `UnknownName` or `BadPath`."""
-
-resolve_client_update = _updates.resolve
-"""Give the client update that a name stands for; raise `UnknownName` or `BadPath`."""
-
+# What the methods of `Registry` say, of losses and of client updates.
+resolve_loss, resolve_client_update = _losses.resolve, _updates.resolve
 registered_loss, registered_client_update = _losses.registered, _updates.registered
-"""Give what was registered for a name, if anything was."""
-
 bring_loss, bring_client_update = _losses.bring, _updates.bring
-"""Have a name stand for a function that came from another process."""

@@ -1,8 +1,7 @@
 """Holds a run to the content that its site's data had when it began there.
 
-What a run may be resumed with follows from what sites disclose, and content is not disclosed. So
-each site keeps the digest of it among the run's own files there, and finds out by itself whether
-the files were changed since. Nothing of that leaves the site but that they were.
+Sites do not disclose content. So each site keeps the digest of its data among the run's files there
+and compares it itself; all that it tells others is that the content has changed.
 """
 
 from __future__ import annotations

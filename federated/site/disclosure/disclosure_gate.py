@@ -1,18 +1,13 @@
 """Leaving: what the site's part of a run may say of data that the site's admin declared.
 
-The rules it keeps:
-
-* sums, counts of clients, and names that the site has given leave; a client's own id only where the
-  admin discloses ids, its number of samples only where those leave as they are;
-* a sum over one client is that client's number of samples. Where those stay, rounds in which one
-  client of the site takes part are refused before they train, best of all before the run begins;
-  a round that is closed with one client is answered as if there were none. Of clients that may
-  move a site may have to take over a single one: of those, such a sum leaves;
-* who was refused is told by number only, what any client became is not told by digest at all;
-* errors, events and reasons leave without their texts, which code that has seen the data may have
-  written: the site's own log has them.
-
-In a simulation everybody has the same data, and all of this is as it was.
+* Sums, counts of clients, and names that the site has given leave. Client ids and numbers of
+  samples leave where the admin discloses them; refused clients are numbered otherwise.
+* A sum over one client tells its number of samples. Where those stay, a round with one client of
+  the site is refused before it trains, if possible before the run begins; a round that is closed
+  with one client is answered as if there were none. Clients that may move are exempt, since a site
+  may have to take over a single one.
+* Errors, events and reasons leave without their texts, which code that has seen the data may have
+  written. The site's own log has them.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from ...errors import (
     WorkersExhausted,
     WorkersNotUp,
 )
-from ..futures import Answer, or_fail
+from ..orders import Answer, or_fail
 
 log = logging.getLogger(__name__)
 
@@ -111,24 +106,18 @@ class Leaving:
         header = dict(answer.header)
         if answer.kind in ("partial", "tally"):
             self.check_company("an answer", told_of(answer))
-        if answer.kind == "partial":
-            header["partial"] = self._partial(header["partial"])
-            if not self._ids:
-                header["digests"] = {}
+        if answer.kind == "partial" and not self._ids:
+            count = len(header["partial"]["refused"])
+            unnamed = [
+                f"client {number} of {count} that site {self._site} refused"
+                for number in range(1, count + 1)
+            ]
+            header |= {"partial": {**header["partial"], "refused": unnamed}, "digests": {}}
         if answer.kind == "node":
             header = _without_texts(header)
         if "samples" in header and not self._counts:
             header["samples"] = None
         return replace(answer, header=header)
-
-    def _partial(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        refused = list(told["refused"])
-        if not self._ids:
-            refused = [
-                f"client {number} of {len(refused)} that site {self._site} refused"
-                for number in range(1, len(refused) + 1)
-            ]
-        return {**told, "refused": refused}
 
     def told_to(self, notify: Notify) -> Notify:
         """What is told of events as they leave."""
@@ -174,8 +163,8 @@ class Leaving:
 def told_of(answer: Payload) -> int:
     """How many clients a round's sum, or a tally, is about.
 
-    A sum over several steps of groups is about the clients of the step that has the fewest. Where
-    anything was measured, somebody was there.
+    A sum over several steps of groups is about the clients of the step that has the fewest. A tally
+    that measured anything is about one client at least.
     """
     header = answer.header
     if answer.kind == "tally":

@@ -1,10 +1,8 @@
-"""What a run asks of a site, and of how many clients an answer tells: facts for the site's policy.
+"""What a run asks of a site, and how many clients an answer is about: facts for the site's policy.
 
-All of it is read off what will be worked on, never off what a run says of itself, but for its user.
-No data is loaded and no line of the user's code is run: whether that may be is yet to be judged.
-
-Declared data is had with `data.from: sites` only, where `leaving` stands before it. A simulation
-that would read it by a way of its own is refused, whoever asks.
+They are read off the work itself; only the user is taken from what the run says. The policy has not
+allowed the run yet, so no data is loaded and none of the user's code runs. Simulations that would
+read declared data are refused: only `data.from: sites` has it, behind the disclosure gate.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ from .disclosure_gate import told_of
 
 
 def wants(spec: Payload, site: SiteContext) -> Wants:
-    """What a spec asks of a site.
-
-    CodeRefused for code that is none, PolicyRefused for a simulation that reads declared data.
-    """
+    """What a spec asks of a site; CodeRefused for what is no code, PolicyRefused as above."""
     config = understood(spec.header)
     simulated = config.data.from_ is None
     if simulated:
@@ -88,8 +83,8 @@ def _refuse_reaching(config: RunConfig, site: SiteContext) -> None:
 def _reaching(config: RunConfig, declared: Mapping[str, Any]) -> str | None:
     """How a simulation would read a declared data set, in words; None if it does not.
 
-    By its loader, or another function beside it, which knows where the data lies; or by an option
-    that names the data, what is in them, or a folder above.
+    By a function of the loader's module, or by an option that names the data, a part of them, or a
+    folder above.
     """
     loader, own = config.data.dataset_type or "", str(declared["dataset_type"])
     if ":" in own and loader.partition(":")[0] == own.partition(":")[0]:

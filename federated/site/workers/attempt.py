@@ -22,7 +22,7 @@ class Attempt:
     """The grid that updates are summed on."""
     execution: Execution
     digests: bool = False
-    """Whether every client's tensors shall be told by their digests."""
+    """Whether the answer names every client's tensors by their digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
-"""The few values used last, by key.
+"""The few values used last. A pool and its worker each hold one and treat them alike.
 
-A pool and its worker each hold one and treat them alike, so that the pool knows which models the
-worker still has without asking.
+So the pool knows which models the worker still has without asking.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """WorkerPool: warm FederatedNodes on the vnodes of a gang, fed by one thread that owns all state.
 
-The thread tells the dispatcher what happened and does what it answers. A worker that dies, or does
-not answer for `timeout_s`, is started again on its vnode and its work goes to whoever is free.
+The dispatcher decides; the thread does. A worker that dies, or does not answer for `timeout_s`, is
+started again on its vnode, and its work goes to a free worker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from ..object_store import INLINE_BYTES
 from .lru import Recent
 
 TICK_S = 1.0
@@ -43,7 +42,7 @@ class SharedModel:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCall:
-    """One call that some worker shall make."""
+    """One call for some worker."""
 
     method: str
     args: tuple[Any, ...]
@@ -67,7 +66,7 @@ class _Seat:
     busy_since: float = 0.0
 
 
-PoolEvents = Callable[[str, dict[str, Any]], None]
+Message = Callable[[], "list[Action] | None"]
 
 
 class WorkerPool:
@@ -83,14 +82,13 @@ class WorkerPool:
         timeout_s: float,
         alike: bool = False,
         like: Facts | None = None,
-        on_event: PoolEvents,
+        on_event: Callable[[str, dict[str, Any]], None],
         on_idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`alike`: whether all workers have to be alike in what bits depend on.
 
-        Then they are like what `like` says from the start on; without it those that are started
-        again are like the ones before.
+        Then all are like `like`, or, without it, like the first workers.
         """
         self._alike, self._like = alike, like
         self._gang = gang
@@ -104,7 +102,7 @@ class WorkerPool:
         self._seats = [_Seat() for _ in gang.vnodes]
         self._pieces: dict[int, WorkerCall] = {}
         self._numbers = itertools.count()
-        self._inbox: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
         self._door = threading.Lock()
         self._ended: BaseException | None = None
@@ -157,16 +155,7 @@ class WorkerPool:
 
     def meanwhile(self, act: Callable[[], None]) -> None:
         """Do something on the pool's thread once the work submitted so far has been sent."""
-
-        def first_that() -> list[Action]:
-            act()
-            return []
-
-        self._inbox.put(first_that)
-
-    def share(self, key: str, state: Any, nbytes: int) -> SharedModel:
-        """Make a model ready to be sent along with work."""
-        return SharedModel(key, state if nbytes <= INLINE_BYTES else self._gang.put(state))
+        self._inbox.put(act)
 
     def close(self) -> None:
         """End the workers and fail what is undone; may be called twice."""
@@ -187,15 +176,14 @@ class WorkerPool:
                 try:
                     message = self._inbox.get(timeout=TICK_S)
                 except queue.Empty:
-                    self._on_idle()
-                    message = list
+                    message = self._on_idle
                 if message is None:
                     break
-                self._perform(message())
+                self._perform(message() or [])
                 if self._clock() - watched >= TICK_S:
                     self._watch()
                     watched = self._clock()
-        except BaseException as error:  # whoever waits for work is told, and no more is taken
+        except BaseException as error:  # all waiting work fails with it, and no more is taken
             ended = error
         self._end(ended)
 
@@ -210,11 +198,10 @@ class WorkerPool:
         if not self._all_up.done():
             self._all_up.set_exception(error)
 
-    def _withdraw(self, unwanted: set[int]) -> list[Action]:
+    def _withdraw(self, unwanted: set[int]) -> None:
         numbers = [n for n, piece in self._pieces.items() if id(piece) in unwanted]
         for number in self._dispatcher.withdraw(numbers):
             self._pieces.pop(number).answer.cancel()
-        return []
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -276,7 +263,8 @@ class WorkerPool:
         if isinstance(error, WorkerFailed) and not self._all_up.done():
             raise WorkerNotMade(number, f"{error.kind}: {error.message}") from error
         if error is not None:
-            return self._lost(number, generation, _reason(error))
+            reason = error.reason if isinstance(error, WorkerLost) else str(error)
+            return self._lost(number, generation, reason)
         told: Facts = done.result()
         if problem := self._unlike(told):
             if not self._all_up.done():
@@ -347,7 +335,3 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(error, WorkerFailed) and isinstance(error.__cause__, FederatedError):
         return error.__cause__
     return error
-
-
-def _reason(error: BaseException) -> str:
-    return error.reason if isinstance(error, WorkerLost) else str(error)

@@ -19,7 +19,6 @@ from fedpilot.federated.core.execution.facts import (
     ExecutionKind,
     LayerKind,
 )
-from fedpilot.federated.engine import choosing
 from fedpilot.federated.engine.choosing import choose
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.structure import facts_of
@@ -272,11 +271,15 @@ def test_what_would_come_out_otherwise_is_trained_one_by_one(make: Make, words: 
 def test_what_is_cheapest_and_wrong_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ExecutionKind] = []
 
-    def refuse(execution: Execution, *_: Any) -> None:
+    def refuse(execution: Execution, *_: Any, **__: Any) -> None:
         asked.append(execution.kind)
         raise NotStackable(f"no {len(asked)}")
 
-    monkeypatch.setattr(choosing, "_check", refuse)
+    def refuse_chain(*_: Any) -> None:
+        refuse(Execution(ExecutionKind.COMPILED, 1))
+
+    monkeypatch.setattr(probe, "check", refuse)
+    monkeypatch.setattr(probe, "check_chain", refuse_chain)
     found = chosen(dense)
     assert asked == [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
     assert found == Choice(ALONE, "compiled: no 1; folded: no 2; mapped: no 3")

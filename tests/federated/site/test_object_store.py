@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings, strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fedpilot.federated.core.state import State, digest, nbytes
 from fedpilot.federated.errors import FederatedError
-from fedpilot.federated.site.object_store import INLINE_BYTES, GlobalObjectStore, StateReference
+from fedpilot.federated.site.object_store import INLINE_BYTES, GlobalObjectStore, SharedModels
+from fedpilot.federated.site.workers.lru import KEEP
+from fedpilot.mediator import SiteLost
 
 KB = 1000
 
@@ -67,12 +62,11 @@ def test_a_state_is_found_by_its_key_and_by_its_digest(store: GlobalObjectStore)
 
 def test_equal_states_are_kept_once(store: GlobalObjectStore) -> None:
     assert store.put("a", state(1)) == store.put("b", state(1))
-    assert store.counts().states == 1
-    assert store.counts().memory_bytes == KB
+    assert store.memory_bytes == KB
     store.delete("a")
     assert digest(store.get("b")) == digest(state(1))
     store.delete("b")
-    assert store.counts().states == store.counts().memory_bytes == 0
+    assert store.memory_bytes == 0
 
 
 def test_a_key_that_is_put_again_moves_and_what_it_left_is_dropped(
@@ -96,7 +90,7 @@ def test_a_key_that_is_put_again_moves_and_what_it_left_is_dropped(
     ],
 )
 def test_what_is_not_here_is_named(name: str, said: str, store: GlobalObjectStore) -> None:
-    for ask in (store.get, store.shared, store.hold):
+    for ask in (store.get, store.shared):
         with pytest.raises(FederatedError, match=f"^model {said} is not at this site$"):
             ask(name)
 
@@ -119,30 +113,6 @@ def test_what_is_given_out_cannot_be_changed(store: GlobalObjectStore, tmp_path:
             store.get(key)["w"][0] = 5.0
 
 
-# -- holds ------------------------------------------------------------------------------------
-
-
-def test_what_is_held_outlives_its_keys(store: GlobalObjectStore) -> None:
-    name = store.put("a", state(1))
-    with store.hold("a") as held, store.hold(name):
-        assert held.digest == name
-        store.delete("a")
-        held.release()
-        held.release()
-        assert digest(store.get(name)) == name
-    assert name not in store
-
-
-def test_what_is_held_stays_in_memory_once_it_is_there(store: GlobalObjectStore) -> None:
-    holds = [store.hold(store.put(str(number), state(number))) for number in range(5)]
-    for hold in holds:
-        store.get(hold.digest)
-    assert store.counts().memory_bytes == 5 * KB
-    holds[0].release()
-    holds[1].release()
-    assert store.counts().memory_bytes == 3 * KB
-
-
 # -- spilling ---------------------------------------------------------------------------------
 
 
@@ -154,8 +124,7 @@ def test_the_least_recently_used_goes_to_disk_and_comes_back(
     store.put("3", state(3))
     assert [file.stem for file in files(tmp_path)] == [names[1]]
     assert digest(store.get("1")) == names[1]
-    counts = store.counts()
-    assert (counts.states, counts.memory_bytes) == (4, 3 * KB)
+    assert store.memory_bytes == 3 * KB
     assert len(files(tmp_path)) == 2
     for key in "0123":
         store.delete(key)
@@ -164,9 +133,9 @@ def test_the_least_recently_used_goes_to_disk_and_comes_back(
 
 def test_a_state_larger_than_the_limit_lives_on_disk(store: GlobalObjectStore) -> None:
     name = store.put("large", state(1, 10 * KB))
-    assert store.counts().memory_bytes == 0
+    assert store.memory_bytes == 0
     assert digest(store.get("large")) == name
-    assert store.counts().memory_bytes == 0
+    assert store.memory_bytes == 0
 
 
 ODD: dict[str, np.ndarray] = {
@@ -235,11 +204,9 @@ def test_closing_removes_its_files_and_only_those(store: GlobalObjectStore, tmp_
     (tmp_path / "other").touch()
     for number in range(5):
         store.put(str(number), state(number))
-    held = store.hold("0")
     assert len(files(tmp_path)) == 2
     store.close()
     store.close()
-    held.release()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     with pytest.raises(FederatedError, match="not at this site"):
         store.get("0")
@@ -263,7 +230,7 @@ def test_a_large_state_is_stored_in_the_fabric_once_while_it_is_here(
     name = store.put("large", large)
     assert store.shared("large") == store.shared(name) == "handle 1"
     assert [digest(stored) for stored in fabric.stored] == [name]
-    assert store.counts().memory_bytes == 0
+    assert store.memory_bytes == 0
     store.delete("large")
     store.put("large", large)
     assert store.shared("large") == "handle 2"
@@ -278,20 +245,17 @@ LIMIT = 10 * KB
 
 
 class AgainstDicts(RuleBasedStateMachine):
-    """The store does what a dictionary of keys and a counter of holds would do."""
-
-    holds = Bundle("holds")
+    """The store does what a dictionary of keys would do."""
 
     @initialize()
     def open(self) -> None:
         self.fabric = Fabric()
         self.store = GlobalObjectStore(self.fabric.put, limit_bytes=LIMIT)
         self.keys: dict[str, int] = {}
-        self.held: list[StateReference] = []
         self.handles: dict[str, str] = {}
 
     def present(self) -> set[str]:
-        return {NAMES[i] for i in self.keys.values()} | {hold.digest for hold in self.held}
+        return {NAMES[i] for i in self.keys.values()}
 
     @rule(key=KEYS, which=st.integers(0, len(STATES) - 1), known=st.booleans())
     def put(self, key: str, which: int, known: bool) -> None:
@@ -312,22 +276,6 @@ class AgainstDicts(RuleBasedStateMachine):
             with pytest.raises(FederatedError):
                 self.store.get(key)
 
-    @rule(target=holds, name=st.sampled_from(NAMES))
-    def hold(self, name: str) -> StateReference | None:
-        if name not in self.present():
-            with pytest.raises(FederatedError):
-                self.store.hold(name)
-            return None
-        self.held.append(self.store.hold(name))
-        return self.held[-1]
-
-    @rule(hold=consumes(holds), times=st.integers(1, 2))
-    def release(self, hold: StateReference | None, times: int) -> None:
-        if hold is not None:
-            for _ in range(times):
-                hold.release()
-            self.held.remove(hold)
-
     @rule(name=st.sampled_from(NAMES))
     def share(self, name: str) -> None:
         if name in self.present():
@@ -342,11 +290,7 @@ class AgainstDicts(RuleBasedStateMachine):
         present = self.present()
         self.handles = {n: h for n, h in self.handles.items() if n in present}
         assert {name for name in NAMES if name in self.store} == present
-        counts = self.store.counts()
-        assert counts.states == len(present)
-        held = {hold.digest for hold in self.held}
-        sizes = {name: nbytes(each.values()) for name, each in zip(NAMES, STATES, strict=True)}
-        assert counts.memory_bytes <= max(LIMIT, sum(sizes[name] for name in held))
+        assert self.store.memory_bytes <= LIMIT
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -367,10 +311,9 @@ def test_threads_get_what_they_ask_for(tmp_path: Path) -> None:
             for _ in range(150):
                 which = dice.randrange(4)
                 name = store.put(f"{seed}", STATES[which + 1], known=NAMES[which + 1])
-                with store.hold(name):
-                    store.delete(f"{seed}")
-                    if digest(store.get(name)) != name:
-                        wrong.append(name)
+                if digest(store.get(f"{seed}")) != name:
+                    wrong.append(name)
+                store.delete(f"{seed}")
         except Exception as error:
             wrong.append(repr(error))
 
@@ -380,5 +323,29 @@ def test_threads_get_what_they_ask_for(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert store.counts().states == store.counts().memory_bytes == 0
+    assert store.memory_bytes == 0
     store.close()
+
+
+# -- the models of rounds and of single nodes -------------------------------------------------
+
+
+def test_a_round_may_use_a_model_that_came_before() -> None:
+    models = SharedModels("oslo", Fabric().put)
+    for number in range(KEEP):
+        models.of_round(NAMES[number], STATES[number])
+    for number in range(KEEP):
+        _, shared = models.of_round(NAMES[number], {})
+        assert (shared.key, digest(shared.content)) == (NAMES[number], NAMES[number])
+    models.of_round(NAMES[KEEP], STATES[KEEP])
+    with pytest.raises(SiteLost, match="has not arrived there"):
+        models.of_round(NAMES[0], {})
+
+
+@pytest.mark.parametrize("size", [INLINE_BYTES, INLINE_BYTES + 4])
+def test_a_single_nodes_model_goes_with_its_work(size: int, fabric: Fabric) -> None:
+    models = SharedModels("oslo", fabric.put)
+    inline = size <= INLINE_BYTES
+    sent = state(1, size)
+    assert models.of_one("key", sent).content == (sent if inline else "handle 1")
+    assert fabric.stored == ([] if inline else [sent])

@@ -22,9 +22,8 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
-from fedpilot.federated.site.object_store import INLINE_BYTES
 from fedpilot.federated.site.workers import pool as pool_module
-from fedpilot.federated.site.workers.pool import WorkerCall, WorkerPool
+from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 
 SOON_S = 60.0
 pytestmark = pytest.mark.timeout(30)
@@ -243,10 +242,10 @@ def test_a_worker_may_die_as_soon_as_it_is_up(killer: str, setting: Setting) -> 
 # -- models -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nbytes", [10, INLINE_BYTES + 1])
-def test_a_model_goes_to_a_worker_once(nbytes: int, setting: Setting) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_model_goes_to_a_worker_once(stored: bool, setting: Setting) -> None:
     pool = setting.pool(1)
-    model = pool.share("k", {"w": 1}, nbytes)
+    model = SharedModel("k", setting.cluster.put({"w": 1}) if stored else {"w": 1})
     pieces = [WorkerCall(method="model", args=(), what="x", model=model) for _ in range(3)]
     pool.submit(pieces)
     assert answers(pieces) == [(True, {"w": 1}), (False, {"w": 1}), (False, {"w": 1})]
@@ -254,7 +253,7 @@ def test_a_model_goes_to_a_worker_once(nbytes: int, setting: Setting) -> None:
 
 def test_a_worker_that_was_started_again_gets_its_model_again(setting: Setting) -> None:
     pool = setting.pool(1)
-    model = pool.share("k", "state", 1)
+    model = SharedModel("k", "state")
     first = WorkerCall(method="model", args=(), what="x", model=model)
     pool.submit([first])
     answers([first])
@@ -266,7 +265,7 @@ def test_a_worker_that_was_started_again_gets_its_model_again(setting: Setting) 
 
 def test_a_pool_and_its_worker_forget_the_same_models(setting: Setting) -> None:
     pool = setting.pool(1)
-    models = {key: pool.share(key, key, 1) for key in "abc"}
+    models = {key: SharedModel(key, key) for key in "abc"}
     order = "abacabcbacab" * 3
     pieces = [WorkerCall(method="model", args=(), what="x", model=models[key]) for key in order]
     pool.submit(pieces)

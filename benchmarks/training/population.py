@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from subprocess import DEVNULL, Popen
 
 import psutil
-from measuring import (
-    HERE,
-    Failed,
-    Run,
-    end,
-    measured,
-    ours,
-    parser,
-    ratios,
-    result_of,
-    scaled,
-    spread,
-    table,
-)
-from run import rates
+from measuring import Failed, Run, end, measured, parser, ratios, result_of, spread, table
+from run import rates, w2
 
 SECTION = "population"
 POPULATIONS = (100, 1_000, 100_000, 1_000_000)
@@ -47,14 +33,9 @@ def tree_pss(pid: int) -> int:
     return total
 
 
-def command(population: int) -> list[str]:
-    """A run of 100 clients per round."""
-    return [sys.executable, str(HERE / "fedpilot_run.py"), "w2", "--population", str(population)]
-
-
 def peak(population: int) -> int:
     """Peak bytes of a run."""
-    process = Popen(command(population), stdout=DEVNULL, start_new_session=True)
+    process = Popen(w2(population=population), stdout=DEVNULL, start_new_session=True)
     found = 0
     try:
         while process.poll() is None:
@@ -69,7 +50,7 @@ def peak(population: int) -> int:
 
 def once(name: str, _turn: int) -> Run:
     population = int(name.replace(",", ""))
-    return {**result_of(command(population)), "peak_pss_mb": round(peak(population) / 1e6, 1)}
+    return {**result_of(w2(population=population)), "peak_pss_mb": round(peak(population) / 1e6, 1)}
 
 
 COLUMNS = (("peak_pss_mb", 0, "peak PSS, MB"), ("start_s", 2, "first round after, s"))
@@ -82,7 +63,7 @@ def text(runs: Mapping[str, list[Run]]) -> str:
     rows = []
     for name, each in runs.items():
         mine = rates(each)
-        share = scaled(ratios(mine, base), 100).text() + " %" if base else ""
+        share = ratios(mine, base).text(factor=100) + " %" if base else ""
         figures = [spread(one[key] for one in each).text(digits) for key, digits, _ in COLUMNS]
         rows.append([name, spread(mine).text(), share, *figures])
     return table(header, rows)
@@ -96,13 +77,9 @@ def main() -> None:
         return f"{rate:>9,.0f} clients/s  {run['start_s']:.2f} s  {memory:,.0f} MB"
 
     names = [f"{population:,}" for population in POPULATIONS]
-    runs = measured(SECTION, names, once, say, arguments, ours())
+    runs = measured(SECTION, names, once, say, arguments)
     print("\n" + text(runs))
     if (small := runs.get("100")) and (large := runs.get("1,000,000")):
         for key, digits, title in COLUMNS:
             low, high = (statistics.median(each[key] for each in runs) for runs in (small, large))
             print(f"{title}: a million clients make it {high - low:+.{digits}f}")
-
-
-if __name__ == "__main__":
-    main()

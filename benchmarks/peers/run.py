@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import (
-    HERE,
-    Run,
-    measured,
-    parser,
-    ratios,
-    result_of,
-    spread,
-    steady,
-    table,
-    versions,
-)
-from peers.workload import WORKLOADS, Workload
+from measuring import Run, measured, parser, ratios, result_of, spread, steady, table, versions
+from workload import WORKLOADS, Workload
 
 SECTION = "peers"
+PEERS = Path(__file__).resolve().parent
 OURS = "fedpilot, 2 workers"
 
 
@@ -39,7 +30,11 @@ class Implementation:
     @property
     def bin(self) -> Path:
         """Where its environment's programs are."""
-        return HERE / ".venvs" / self.peer / "bin" if self.peer else Path(sys.executable).parent
+        return (
+            PEERS.parent / ".venvs" / self.peer / "bin"
+            if self.peer
+            else Path(sys.executable).parent
+        )
 
     @property
     def installed(self) -> bool:
@@ -53,10 +48,16 @@ class Implementation:
         start = [str(self.bin / "python")]
         if self.processes > 1:
             start = [str(self.bin / "torchrun"), "--nproc-per-node", str(self.processes)]
-        return [*start, str(HERE / self.script), workload, *self.options]
+        return [*start, str(PEERS / self.script), workload, *self.options]
 
 
-LOOP, FLOWER, PFL = "peers/plain_loop.py", "peers/flower_run.py", "peers/pfl_run.py"
+def w2(**options: int) -> list[str]:
+    """A process of fedpilot on w2, with options of `fedpilot_run.py`."""
+    words = itertools.chain(*((f"--{name}", str(value)) for name, value in options.items()))
+    return [*Implementation("fedpilot_run.py").command("w2"), *words]
+
+
+LOOP, FLOWER, PFL = "plain_loop.py", "flower_run.py", "pfl_run.py"
 IMPLEMENTATIONS = {
     "fedpilot, 1 worker": Implementation("fedpilot_run.py", ("--workers", "1")),
     OURS: Implementation("fedpilot_run.py", ("--workers", "2")),
@@ -94,18 +95,18 @@ def rates(runs: list[Run]) -> list[float]:
     return [run["cohort"] / steady(run["seconds"]) for run in runs]
 
 
-HEADER = ("implementation", "clients/s", "fedpilot ÷ this", "whole process, s", "runs")
-
-
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The table of one workload, after `HEADER`."""
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table of one workload."""
     ours = rates(runs[OURS]) if OURS in runs else []
+    rows = []
     for name, each in runs.items():
         theirs = rates(each)
         times = "" if name == OURS or not ours else ratios(ours, theirs).text(2) + " ×"
         wall = spread(run["wall_s"] for run in each)
         digits = 0 if spread(theirs).median >= 100 else 1
-        yield [name, spread(theirs).text(digits), times, wall.text(1), str(len(each))]
+        rows.append([name, spread(theirs).text(digits), times, wall.text(1), str(len(each))])
+    header = ["implementation", "clients/s", "fedpilot ÷ this", "whole process, s", "runs"]
+    return table(header, rows)
 
 
 def chosen(only: list[str]) -> dict[str, Implementation]:
@@ -121,16 +122,6 @@ def chosen(only: list[str]) -> dict[str, Implementation]:
     return found
 
 
-def tasks(workloads: list[str], names: list[str]) -> Iterator[tuple[str, str]]:
-    """(workload, implementation) of all that is to be run; what is not is said."""
-    for workload in workloads:
-        for name in names:
-            if IMPLEMENTATIONS[name].does(WORKLOADS[workload]):
-                yield workload, name
-            else:
-                print(f"skipped: {name} on {workload} (no round within two minutes)")
-
-
 def main() -> None:
     options = parser(__doc__ or "", reps=9)
     options.add_argument("--workloads", nargs="+", default=["w2"], choices=[*WORKLOADS, "all"])
@@ -139,7 +130,12 @@ def main() -> None:
     arguments = options.parse_args()
     workloads = list(WORKLOADS) if "all" in arguments.workloads else arguments.workloads
     found = chosen(arguments.only)
-    todo = {task(*pair): pair for pair in tasks(workloads, list(found))}
+    todo = {}
+    for workload, name in itertools.product(workloads, found):
+        if IMPLEMENTATIONS[name].does(WORKLOADS[workload]):
+            todo[task(workload, name)] = workload, name
+        else:
+            print(f"skipped: {name} on {workload} (no round within two minutes)")
     environments = {i.peer or "fedpilot": versions(i.bin / "python") for i in found.values()}
 
     def once(name: str, _turn: int) -> Run:
@@ -151,8 +147,4 @@ def main() -> None:
 
     runs = measured(SECTION, todo, once, say, arguments, environments)
     for workload, each in grouped(runs).items():
-        print(f"\n{workload}\n\n{table(HEADER, rows(each))}")
-
-
-if __name__ == "__main__":
-    main()
+        print(f"\n{workload}\n\n{text(each)}")

@@ -6,24 +6,12 @@ The model and the data of w2 in a population of 100,000, two workers, journal an
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from measuring import (
-    HERE,
-    Run,
-    Spread,
-    measured,
-    ours,
-    parser,
-    result_of,
-    scaled,
-    spread,
-    steady,
-    table,
-)
+from measuring import Run, Spread, measured, parser, result_of, spread, steady, table
+from run import w2
 
 SECTION = "round_time"
 COHORTS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -90,8 +78,9 @@ def summary(runs: Mapping[str, list[Run]]) -> Summary:
     return Summary(times, spent, a, b)
 
 
-def text(found: Summary) -> str:
+def text(runs: Mapping[str, list[Run]]) -> str:
     """The fit in words, and a table."""
+    found = summary(runs)
     share = "the rows of the runs have no `training_seconds`"
     if found.engine is not None:
         spent = found.training[max(found.training)]
@@ -102,7 +91,7 @@ def text(found: Summary) -> str:
     rows = [
         [
             f"{cohort:,}",
-            scaled(time, 1e3).text(2),
+            time.text(2, 1e3),
             f"{1e3 * found.expected(cohort):.2f}",
             f"{100 * (time.median / found.expected(cohort) - 1):+.1f} %",
             f"{cohort / time.median:,.0f}",
@@ -111,8 +100,8 @@ def text(found: Summary) -> str:
         for cohort, time in found.rounds.items()
     ]
     return (
-        f"A round takes a + b × clients, a = {scaled(found.a, 1e3).text(2)} ms and "
-        f"b = {scaled(found.b, 1e6).text(1)} µs; {share}.\n\n"
+        f"A round takes a + b × clients, a = {found.a.text(2, 1e3)} ms and "
+        f"b = {found.b.text(1, 1e6)} µs; {share}.\n\n"
         + table(["clients", "round, ms", "fit, ms", "off by", "clients/s", "training, µs"], rows)
     )
 
@@ -124,22 +113,11 @@ def main() -> None:
     sizes = {f"{cohort} clients": cohort for cohort in arguments.cohorts}
 
     def once(name: str, _turn: int) -> Run:
-        size = [
-            "--population",
-            POPULATION,
-            "--cohort",
-            sizes[name],
-            "--rounds",
-            rounds(sizes[name]),
-        ]
-        script = [sys.executable, HERE / "fedpilot_run.py", "w2", "--workers", WORKERS]
-        return result_of([str(word) for word in [*script, *size]])
+        cohort = sizes[name]
+        size = {"population": POPULATION, "cohort": cohort, "rounds": rounds(cohort)}
+        return result_of(w2(workers=WORKERS, **size))
 
     def say(run: Run) -> str:
         return f"{1e3 * steady(run['seconds']):>9,.2f} ms"
 
-    print("\n" + text(summary(measured(SECTION, sizes, once, say, arguments, ours()))))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, sizes, once, say, arguments)))

@@ -7,23 +7,17 @@ process: the CPU time from "this task has ended" to the next, while so many othe
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
-import json
-import os
-import shutil
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from measuring import Run, measured, ours, parser, ratios, result_of, scaled, spread, table
+from measuring import Run, called, measured, parser, ratios, spread, table
+
+from .reserve import own_ray
 
 SECTION = "tasks"
 CPUS = 2
@@ -40,31 +34,6 @@ LATENCY, COST = "tasks", "the manager"
 # -- latency, on a Ray ------------------------------------------------------------------------
 
 
-@contextmanager
-def one_machine() -> Iterator[None]:
-    """A Ray of our own, with this process as a driver."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-
-    from fedpilot import fabric
-
-    folder = tempfile.mkdtemp(prefix="ray-")
-    try:
-        fabric.init(
-            num_cpus=CPUS,
-            include_dashboard=False,
-            object_store_memory=10**8,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=folder,
-        )
-        yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def latency(times: int) -> Run:
     """Round trips, and bursts, in each form by turns."""
     from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
@@ -78,7 +47,17 @@ def latency(times: int) -> Run:
         ),
     }
     found: dict[str, list[float]] = {}
-    with one_machine():
+    with own_ray() as folder:
+        from fedpilot import fabric
+
+        fabric.init(
+            num_cpus=CPUS,
+            include_dashboard=False,
+            object_store_memory=10**8,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=folder,
+        )
         for turn in range(times + 1):  # the first warms up
             for form in FORMS if turn % 2 else reversed(FORMS):
                 with specs[form]():
@@ -117,13 +96,12 @@ def _measured_here() -> dict[str, float]:
 # -- the manager's cost, on paper -------------------------------------------------------------
 
 
-def cost(waiting: Sequence[int], blocks: int = BLOCKS) -> Run:
+def cost() -> Run:
     """Milliseconds of CPU per task that ends, by how many wait behind it."""
-    made = {count: desk(count) for count in waiting}
-    found: dict[str, list[float]] = {f"waiting_{count}_ms": [] for count in waiting}
-    for _ in range(blocks):
-        for count in waiting:
-            end = made[count]
+    made = {count: desk(count) for count in WAITING}
+    found: dict[str, list[float]] = {f"waiting_{count}_ms": [] for count in WAITING}
+    for _ in range(BLOCKS):
+        for count, end in made.items():
             started = time.process_time()
             for _ in range(ENDS):
                 end()
@@ -185,33 +163,28 @@ def desk(waiting: int, kinds: int = 1) -> Callable[[], None]:
 # -- all of them ------------------------------------------------------------------------------
 
 
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The table, after `HEADER`: what each form takes, and how many times bare Ray's."""
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The tables: each form beside bare Ray, and the manager's cost by the queue's length."""
+    rows = []
     measures = {"trip": "one task", **{f"{n}": f"{n:,} at once" for n in BURSTS}}
     for name, label in measures.items():
         found = {form: _each(runs.get(LATENCY, []), f"{form}_{name}_s") for form in FORMS}
         if all(found.values()):
             times = [ratios(found[form], found["bare"]).text(2) + " ×" for form in FORMS[1:]]
-            yield [label, *(scaled(spread(found[form]), 1e3).text(1) for form in FORMS), *times]
-
-
-def cost_rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The second table, after `COST_HEADER`: beside the shortest queue."""
-    found = {n: _each(runs.get(COST, []), f"waiting_{n}_ms") for n in WAITING}
-    for count, each in found.items():
-        if each:
-            more = ratios(each, found[WAITING[0]]).text(2) + " ×"
-            yield [f"{count:,}", spread(each).text(3), more]
+            ms = [spread(found[form]).text(1, 1e3) for form in FORMS]
+            rows.append([label, *ms, *times])
+    queues = {n: _each(runs.get(COST, []), f"waiting_{n}_ms") for n in WAITING}
+    costs = [
+        [f"{count:,}", spread(each).text(3), ratios(each, queues[WAITING[0]]).text(2) + " ×"]
+        for count, each in queues.items()
+        if each
+    ]
+    return f"{table(HEADER, rows)}\n\n{table(COST_HEADER, costs)}"
 
 
 def _each(runs: Sequence[Run], name: str) -> list[float]:
     """The medians of single processes."""
     return [statistics.median(run[name]) for run in runs if name in run]
-
-
-def text(runs: Mapping[str, list[Run]]) -> str:
-    """The tables that the page shows."""
-    return f"{table(HEADER, rows(runs))}\n\n{table(COST_HEADER, cost_rows(runs))}"
 
 
 HEADER = ("tasks", "bare, ms", "fixed, ms", "flexible, ms", "fixed ÷ bare", "flexible ÷ bare")
@@ -221,16 +194,10 @@ COST_HEADER = ("tasks that wait", "manager's CPU per task, ms", "÷ the fewest")
 def main() -> None:
     options = parser(__doc__ or "", reps=3)
     options.add_argument("--times", type=int, default=5, help="turns of each form in a process")
-    options.add_argument("--child", choices=(LATENCY, COST), help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.child:
-        found = latency(arguments.times) if arguments.child == LATENCY else cost(WAITING)
-        print("RESULT " + json.dumps(found))
-        return
 
     def once(name: str, _turn: int) -> Run:
-        words = ["--child", name, "--times", str(arguments.times)]
-        return result_of([sys.executable, str(Path(__file__)), *words])
+        return called("tasks:latency", arguments.times) if name == LATENCY else called("tasks:cost")
 
     def say(run: Run) -> str:
         return ", ".join(
@@ -239,9 +206,4 @@ def main() -> None:
             if isinstance(each, list)
         )
 
-    found = measured(SECTION, [LATENCY, COST], once, say, arguments, ours())
-    print("\n" + text(found))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, [LATENCY, COST], once, say, arguments)))

@@ -10,23 +10,20 @@ are timed as a whole, against what their bytes take. Needs root, iproute2 and ip
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from measuring import HERE, Run, measured, ours, parser, ratios, result_of, scaled, spread, table
+from measuring import Run, called, command, measured, parser, ratios, spread, table
 
-for room in ("processes", "sites"):  # where hosts and sites without Ray are
-    sys.path.insert(0, str(HERE.parent / "tests/support" / room))
+from .mediated import RUN, connected, serve, submitted
 
 SECTION = "link_bytes"
 SITES = ("oslo", "paris")
@@ -52,7 +49,6 @@ training: {{batch_size: 8, execution: sequential}}
 evaluation: {{where: sites, clients: all}}
 resources: {{workers: 1}}
 """
-RUN = "measured"
 RUN_S = 3_600.0
 MEGABITS, MEGABYTES = 100, 200
 TRANSFER_S = 300.0
@@ -125,7 +121,9 @@ def rounds_over(megabits: float, rounds: int, width: int, sites: Sequence[str] =
             "megabits": megabits,
             "rounds": rounds,
             "sites": len(sites),
-            "parameters": _parameters(slow["events"]),
+            "parameters": next(
+                each["parameters"] for each in slow["events"] if each["event"] == "run_started"
+            ),
             "seconds": slow["seconds"],
             "same": calm["digest"] == slow["digest"],
             "slow_links": [each for each in slow["events"] if each["event"] == "link_slow"],
@@ -141,10 +139,6 @@ def _rounds_of(here: Any, config: str, run: str) -> dict[str, Any]:
     begun = next(each for each in events if each["event"] == "round_started")
     seconds = datetime.fromisoformat(last["time"]) - datetime.fromisoformat(begun["time"])
     return {"digest": last["digest"], "seconds": seconds.total_seconds(), "events": events}
-
-
-def _parameters(events: Sequence[Mapping[str, Any]]) -> int:
-    return int(next(each for each in events if each["event"] == "run_started")["parameters"])
 
 
 def over_bandwidth(run: Run) -> float:
@@ -171,9 +165,9 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
         hub, site = made["hub"], made["oslo"]
         log = stack.enter_context((place / "log").open("a"))
 
-        def start(host: Any, *words: object, out: IO[str]) -> None:
-            command = [sys.executable, *map(str, words)]
-            host.start(command, env=ENVIRONMENT, cwd=place, out=out, err=log)
+        def start(host: Any, function: str, *words: object, out: IO[str]) -> None:
+            started = command(f"link_bytes:{function}", *words)
+            host.start(started, env=ENVIRONMENT, cwd=place, out=out, err=log)
 
         def said(path: Path) -> bool:
             assert "Traceback" not in (text := (place / "log").read_text()), text
@@ -181,32 +175,36 @@ def through_a_link(megabits: int, megabytes: int) -> Run:
 
         folder, ready = place / "hub", place / "ready"
         with ready.open("w") as out:
-            where = ("--serve", folder, "--host", hub.address, "--coordinator", __file__)
-            script = HERE / "sites.py"
-            start(hub, script, *where, out=out)
+            start(hub, "mediate", folder, hub.address, out=out)
         eventually(lambda: said(ready), 60, "the mediator is ready")
         for host in (hub, site):
             host.limit(megabits)
         (folder / "order.json").write_text(json.dumps({"megabytes": megabytes}))
-        start(site, __file__, "--site", folder, "--address", ready.read_text().strip(), out=log)
+        address, _ = ready.read_text().split()
+        start(site, "be_a_site", folder, address, out=log)
         found = folder / "found.json"
         eventually(lambda: said(found), TRANSFER_S, f"both transfers; {place / 'log'}")
         return {"megabits": megabits, "bytes": megabytes * 10**6, **json.loads(found.read_text())}
 
 
-def coordinate(folder: Path, run: str) -> None:
+async def mediate(folder: str, host: str) -> None:
+    """A mediator that waits longer for silent sites."""
+    from fedpilot.mediator.core.health import HealthSettings
+
+    await serve("link_bytes", folder, host=host, health=HealthSettings(grace_s=TRANSFER_S))
+
+
+def coordinate(folder: str, run: str) -> None:
     """Send a model, have one sent, and write down how long each took."""
     import numpy as np
 
     from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator.connection import MediatorConnection
-    from fedpilot.mediator.coordinator.process import end_with_stdin
 
-    end_with_stdin()
-    parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
+    place = Path(folder)
+    parameters = json.loads((place / "order.json").read_text())["megabytes"] * 250_000
     model = np.random.default_rng(0).random(parameters, np.float32)
     found = {}
-    with MediatorConnection(folder, run) as connection:
+    with connected(folder, run) as connection:
         (site,) = connection.wait_for_sites(1, timeout_s=60)
         link = connection.link(site.name)
         for way, tensors in (("to_site_s", {"model": model}), ("from_site_s", {})):
@@ -215,20 +213,18 @@ def coordinate(folder: Path, run: str) -> None:
             answer = link.ask("work", payload, key=way, round_number=1, purpose="training")
             answer.result(TRANSFER_S)
             found[way] = time.perf_counter() - started
-    (folder / "found.json").write_text(json.dumps(found) + "\n")
+    (place / "found.json").write_text(json.dumps(found) + "\n")
 
 
-async def be_a_site(folder: Path, address: str) -> None:
+async def be_a_site(hub: str, address: str) -> None:
     """Join, have the coordinator started, and answer it until this process is ended."""
+    folder = Path(hub)
     import numpy as np
 
     from fake_agents import FakeAgent
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.wire.messages import PROTOCOL
-    from fedpilot.mediator.wire.rpc import USER, Stub
-    from mediators import channel_to
 
     authority = Authority.open(folder / "certs")
     parameters = json.loads((folder / "order.json").read_text())["megabytes"] * 250_000
@@ -241,10 +237,7 @@ async def be_a_site(folder: Path, address: str) -> None:
     agent = FakeAgent(address, credentials, folder.parent / "oslo", work=answer)
     async with agent:
         await agent.welcomed.wait()
-        admin = authority.issue("ada", Role.ADMIN, now=time.time())
-        async with channel_to(address, admin) as channel:
-            request = pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml="{}", name=RUN)
-            await Stub(channel, USER).submit(request)
+        async with submitted(authority, address):
             await asyncio.Event().wait()
 
 
@@ -256,37 +249,20 @@ LINK_HEADER = ("a model over a slow link", "model, MB", "seconds", "share of the
 
 def text(runs: Mapping[str, list[Run]]) -> str:
     """The two tables that the page shows."""
-    rounds = {name: each for name, each in runs.items() if "clients" in each[0]}
-    links = {name: each for name, each in runs.items() if "megabits" in each[0]}
-    tables = [table(HEADER, rows(rounds))] if rounds else []
-    tables += [table(LINK_HEADER, link_rows(links))] if links else []
-    return "\n\n".join(tables)
-
-
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The first table, after `HEADER`."""
+    rounds, links = [], []
     for name, each in runs.items():
-        wanted, found = [needed(run) for run in each], [per_round(run) for run in each]
-        yield [
-            name,
-            scaled(spread(wanted), 1e-6).text(1),
-            scaled(spread(found), 1e-6).text(1),
-            ratios(found, wanted).text(3),
-            str(len(each)),
-        ]
-
-
-def link_rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The second table, after `LINK_HEADER`."""
-    for name, each in runs.items():
+        if "clients" in each[0]:
+            wanted, found = [needed(run) for run in each], [per_round(run) for run in each]
+            megabytes = [spread(nbytes).text(1, 1e-6) for nbytes in (wanted, found)]
+            rounds.append([name, *megabytes, ratios(found, wanted).text(3), str(len(each))])
+            continue
         for way, word in (("to_site", "to a site"), ("from_site", "from a site")):
-            yield [
-                f"{word}, {name}",
-                f"{each[0]['bytes'] / 1e6:,.0f}",
-                spread(run[f"{way}_s"] for run in each).text(1),
-                spread(share(run, way) for run in each).text(2),
-                str(len(each)),
-            ]
+            seconds = spread(run[f"{way}_s"] for run in each).text(1)
+            part = spread(share(run, way) for run in each).text(2)
+            model = f"{each[0]['bytes'] / 1e6:,.0f}"
+            links.append([f"{word}, {name}", model, seconds, part, str(len(each))])
+    tables = ((HEADER, rounds), (LINK_HEADER, links))
+    return "\n\n".join(table(header, rows) for header, rows in tables if rows)
 
 
 def share(run: Run, way: str) -> float:
@@ -298,43 +274,24 @@ def main() -> None:
     options = parser(__doc__ or "", reps=3)
     options.add_argument("--clients", type=int, nargs="*", default=list(CLIENTS))
     options.add_argument("--no-link", action="store_true", help="leave the slow link out")
-    options.add_argument("--child", help=argparse.SUPPRESS)
-    options.add_argument("--site", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--address", help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(folder, str(run))
-        return
-    if arguments.site:
-        asyncio.run(be_a_site(arguments.site, arguments.address))
-        return
-    if arguments.child == "link":
-        print("RESULT " + json.dumps(through_a_link(MEGABITS, MEGABYTES)))
-        return
-    if arguments.child:
-        clients = int(arguments.child)
-        print("RESULT " + json.dumps(bytes_of_rounds(clients, CLIENTS.get(clients, 2))))
-        return
     if os.geteuid():
         options.error("network namespaces need root")
 
-    todo = {f"a round of {clients:,} clients": str(clients) for clients in arguments.clients}
+    todo = {
+        f"a round of {clients:,} clients": ("bytes_of_rounds", clients, CLIENTS.get(clients, 2))
+        for clients in arguments.clients
+    }
     if not arguments.no_link:
-        todo[f"{MEGABITS} Mbit/s"] = "link"
+        todo[f"{MEGABITS} Mbit/s"] = ("through_a_link", MEGABITS, MEGABYTES)
 
     def once(name: str, _turn: int) -> Run:
-        return result_of([sys.executable, __file__, "--child", todo[name]], RUN_S + 300)
+        function, *words = todo[name]
+        return called(f"link_bytes:{function}", *words, timeout=RUN_S + 300)
 
     def say(run: Run) -> str:
         if "clients" in run:
             return f"{per_round(run) / needed(run):.3f} of what is needed"
         return f"{share(run, 'to_site'):.2f} to a site, {share(run, 'from_site'):.2f} from it"
 
-    found = measured(SECTION, todo, once, say, arguments, ours())
-    print("\n" + text(found))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, todo, once, say, arguments)))

@@ -8,50 +8,30 @@ last to its end.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 
-from fedpilot_run import config
-from measuring import Failed, Run, end, measured, ours, parser, ratios, spread, table
+from measuring import Failed, Run, busy, end, measured, parser, ratios, spread, table
+
+from .whole_process import fedpilot_command
 
 SECTION = "busy_machine"
 IDLE, BUSY = "idle", "beside 8 busy processes"
 PROCESSES = 8
-ROUNDS = 20
 TIMEOUT_S = 900.0
 SLOWEST, QUIETEST_S = 6.0, 15.0
 """The marks: how many times its idle time a busy run may take, and how long it may be silent."""
 
 
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """So many processes that compute and do nothing else."""
-    hogs = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"], process_group=0)
-        for _ in range(count)
-    ]
-    try:
-        yield
-    finally:
-        for hog in hogs:
-            end(hog)
-
-
 def run() -> Run:
     """One run: its wall time and its longest silence. Raises `Failed`."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "w2.yaml"
-        path.write_text(json.dumps(config("w2", rounds=ROUNDS, folder=folder, evaluate=True)))
+    with fedpilot_command() as command:
         times = [time.perf_counter()]
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedpilot", "run", str(path)],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -109,7 +89,7 @@ def main() -> None:
             f"{run['silent_after'][:50]!r}"
         )
 
-    found = measured(SECTION, [IDLE, BUSY], once, say, arguments, ours())
+    found = measured(SECTION, [IDLE, BUSY], once, say, arguments)
     print("\n" + text(found))
     if not {IDLE, BUSY} <= found.keys():
         sys.exit("a run has failed")
@@ -117,7 +97,3 @@ def main() -> None:
     silence = max(each["silence_s"] for runs in found.values() for each in runs)
     if ratio > SLOWEST or silence > QUIETEST_S:
         sys.exit(f"{ratio:.2f} × idle (mark {SLOWEST:g}), {silence:.1f} s silent ({QUIETEST_S:g})")
-
-
-if __name__ == "__main__":
-    main()

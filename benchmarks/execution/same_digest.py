@@ -1,6 +1,6 @@
 """One config, one digest: idle and beside busy processes, with cold and warm caches.
 
-    python benchmarks/digests/same_digest.py [--runs 20] [--busy 8] [--models cnn,gru] [--json]
+    python benchmarks same_digest [--runs 20] [--busy 8] [--models cnn,gru] [--json]
 
 Runs of two rounds, in processes of their own on private Rays, with `execution: auto`: each model is
 run idle and warm first, and then again in the conditions in turn. All of a model must end in one
@@ -14,23 +14,20 @@ import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from measuring import Failed, busy, finish
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("leaky_mlp", "unused_parameter", "embedding_bag", "gru", "cnn", "mlp")
 CONDITIONS = tuple(itertools.product(("idle", "busy"), ("warm", "cold")))
-TIMEOUT_S = 900.0
 
 
 def config_of(model: str, folder: Path) -> dict[str, Any]:
-    """A small federation of the digits that trains a model of the zoo below."""
+    """A small federation of the digits that trains one of the models."""
     own = model != "mlp"
     return {
         "run": {"random_seed": 7},
@@ -47,20 +44,6 @@ def config_of(model: str, folder: Path) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """So many processes that do nothing but compute."""
-    others = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
-    ]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-
-
 def run(model: str, cold: bool) -> dict[str, Any]:
     """The digest of a run, its execution, and what it took from command to end."""
     with tempfile.TemporaryDirectory(prefix="same-digest-") as name:
@@ -74,15 +57,12 @@ def run(model: str, cold: bool) -> dict[str, Any]:
             [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         command = [sys.executable, "-m", "fedpilot", "run", str(folder / "config.yaml"), "--json"]
-        began = time.monotonic()
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        seconds = time.monotonic() - began
-        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        try:
+            printed, seconds = finish(command, env=environment)
+        except Failed as failed:
+            raise SystemExit(f"{model}: {failed}") from None
+        events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
         ended = {each["event"]: each for each in events}
-        if done.returncode:
-            raise SystemExit(f"{model}: exit {done.returncode}\n{done.stderr[-2000:]}")
         chosen = ended["execution_chosen"]
         return {
             "digest": ended["run_finished"]["digest"],
@@ -127,7 +107,3 @@ def main() -> None:
         verdict = f"digests differ: {', '.join(differing)}" if differing else "one digest each"
         print(f"{len(rows)} runs of {len(models)} models: {verdict}")
     sys.exit(1 if differing else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,11 +12,11 @@ import itertools
 import json
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
-from measuring import HERE
-from peers.workload import BATCH, CLASSES, SEED, VOCABULARY, WORKLOADS
+from workload import BATCH, CLASSES, SEED, VOCABULARY, WORKLOADS
 
 from fedpilot import Federation
 from fedpilot.federated.data import Dataset
@@ -106,7 +106,8 @@ def main() -> None:
     name, overrides = arguments.pop("workload"), arguments.pop("overrides")
     workload, clock = WORKLOADS[name], Clock()
     arguments["rounds"] = 1 + (arguments["rounds"] or workload.rounds)
-    options: dict[str, Any] = {"overrides": overrides, "search": [str(HERE)], "observers": [clock]}
+    options: dict[str, Any] = {"overrides": overrides, "observers": [clock]}
+    options["search"] = [str(Path(__file__).parent)]
     with tempfile.TemporaryDirectory() as folder:
         with Federation(config(name, folder=folder, **arguments), **options) as federation:
             rows = federation.run().rows[:-1]

@@ -8,24 +8,19 @@ them. In a round each site gets one order with the same model, and answers with 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
-from measuring import HERE, Failed, Run, end, measured, ours, parser, result_of, spread, table
+from measuring import Failed, Run, called, line_of, measured, parser, process, spread, table
 
-sys.path.insert(0, str(HERE.parent / "tests/support/sites"))  # where sites without Ray are
+from .mediated import RUN, connected, round_of, serve, submitted
 
 SECTION = "sites"
 COUNTS = (25, 50, 100, 200)
@@ -33,73 +28,37 @@ LARGE = (200,)
 """How many sites get a large model."""
 PARAMETERS, LARGE_PARAMETERS = 250_000, 2_500_000
 """Of four bytes each."""
-RUN = "measured"
-LOOPBACK = "127.0.0.1"
 IDLE_S = 10.0
 """How long only heartbeats are counted."""
 JOIN_S = 120.0
 ROUND_S = 300.0
 
 
-# -- the mediator's process -----------------------------------------------------------------------
+# -- the mediator's process, and the coordinator's ------------------------------------------------
 
 
-async def serve(folder: Path, host: str, coordinator: Path) -> None:
-    """A mediator that has just been started; prints where it is, and ends when stdin does.
-
-    With a `host` it goes on until it is ended with that.
-    """
+async def mediate(folder: str) -> None:
+    """A mediator that waits longer for silent sites."""
     from fedpilot.mediator.core.health import HealthSettings
-    from fedpilot.mediator.server import Mediator, ServerSettings
-    from fedpilot.mediator.wire.transfer import keep_freed_memory
 
-    keep_freed_memory()
-    command = (sys.executable, str(coordinator), "--coordinate")
-    settings = ServerSettings(
-        folder=folder,
-        host=host or LOOPBACK,
-        coordinator=command,
-        health=HealthSettings(grace_s=ROUND_S),
-    )
-    async with Mediator(settings) as mediator:
-        print(mediator.ready.address, flush=True)
-        await (asyncio.Event().wait() if host else asyncio.to_thread(sys.stdin.read))
+    await serve("sites", folder, health=HealthSettings(grace_s=ROUND_S))
 
 
-# -- the coordinator's process --------------------------------------------------------------------
-
-
-def coordinate(folder: Path, run: str) -> None:
+def coordinate(folder: str, run: str) -> None:
     """Some rounds with all sites; writes what each cost the mediator, whose child it is."""
-    import numpy as np
-
-    from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator.connection import MediatorConnection
-    from fedpilot.mediator.coordinator.process import end_with_stdin
-
-    end_with_stdin()
-    place = folder / "runs" / run
+    place = Path(folder) / "runs" / run
     config = json.loads((place / "config.yaml").read_text())
     mediator = psutil.Process(os.getppid())
     rounds = []
-    with MediatorConnection(folder, run) as connection:
+    with connected(folder, run) as connection:
         ready = connection.wait_for_sites(config["sites"], timeout_s=JOIN_S)
         for number in range(1, config["rounds"] + 1):
             forget_peak(mediator)
-            cpu, started = cpu_s(mediator), time.perf_counter()
-            model = np.full(config["parameters"], number, np.float32)
-            payload = Payload(kind="round", tensors={"model": model})
-            asked = {
-                each.name: connection.link(each.name).ask(
-                    "work", payload, key=f"round/{number}", round_number=number, purpose="training"
-                )
-                for each in ready
-            }
-            for future in asked.values():
-                assert future.result(ROUND_S).tensors["model"][0] == number
+            cpu = cpu_s(mediator)
+            took = round_of(connection, ready, number, config["parameters"], ROUND_S)
             rounds.append(
                 {
-                    "round_s": time.perf_counter() - started,
+                    "round_s": took,
                     "cpu_s": cpu_s(mediator) - cpu,
                     "peak_bytes": peak_bytes(mediator),
                 }
@@ -129,7 +88,7 @@ def peak_bytes(process: psutil.Process) -> int:
 
 
 async def sites(
-    folder: Path, address: str, mediator: psutil.Process, *, count: int, parameters: int, n: int
+    folder: Path, address: str, mediator: psutil.Process, count: int, parameters: int, n: int
 ) -> Run:
     """Join, be idle, and serve `n` rounds; what all of that cost the mediator."""
     import numpy as np
@@ -138,17 +97,10 @@ async def sites(
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.wire.messages import PROTOCOL
-    from fedpilot.mediator.wire.rpc import USER, Stub
     from fedpilot.mediator.wire.transfer import keep_freed_memory
-    from mediators import channel_to
 
     keep_freed_memory()
     authority = Authority.open(folder / "certs")
-
-    def keys(name: str, role: Role) -> Any:
-        return authority.issue(name, role, now=time.time())
-
     turn = asyncio.Lock()
 
     def agent(number: int) -> FakeAgent:
@@ -162,17 +114,14 @@ async def sites(
             return Payload(kind="done", tensors={"model": model})
 
         name = f"site-{number}"
-        home = folder.parent / name
-        return FakeAgent(address, keys(name, Role.SITE), home, work=answer)
+        credentials = authority.issue(name, Role.SITE, now=time.time())
+        return FakeAgent(address, credentials, folder.parent / name, work=answer)
 
     agents = [agent(number) for number in range(count)]
     for each in agents:
         each.blobs.limit_bytes = 4 * parameters * 4  # a model and an answer, of two rounds
-    found: Run = {
-        "sites": count,
-        "parameters": parameters,
-        "empty_bytes": mediator.memory_info().rss,
-    }
+    found: Run = {"sites": count, "parameters": parameters}
+    found["empty_bytes"] = mediator.memory_info().rss
     cpu = cpu_s(mediator)
     for each in agents:
         await each.start()
@@ -184,12 +133,8 @@ async def sites(
     await asyncio.sleep(IDLE_S)
     found["idle_cpu_share"] = (cpu_s(mediator) - cpu) / IDLE_S
     found["joined_bytes"] = mediator.memory_info().rss
-    async with channel_to(address, keys("ada", Role.ADMIN)) as channel:
-        admin = Stub(channel, USER)
-        config = json.dumps({"sites": count, "rounds": n, "parameters": parameters})
-        await admin.submit(
-            pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml=config, name=RUN)
-        )
+    config = json.dumps({"sites": count, "rounds": n, "parameters": parameters})
+    async with submitted(authority, address, config) as admin:
         async with asyncio.timeout(JOIN_S + n * ROUND_S):
             while True:
                 await asyncio.sleep(0.5)
@@ -212,25 +157,12 @@ async def sites(
 
 def child(count: int, parameters: int, rounds: int) -> Run:
     """A mediator and its sites, in a folder of their own."""
-    with ExitStack() as stack:
-        made = tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(made)) / "hub"
-        started = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        stack.callback(end, started)
-        assert started.stdout is not None
-        address = started.stdout.readline().strip()
-        if not address:
-            raise Failed("the mediator did not start")
-        mediator = psutil.Process(started.pid)
-        return asyncio.run(
-            sites(folder, address, mediator, count=count, parameters=parameters, n=rounds)
-        )
+    with tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True) as made:
+        folder = Path(made) / "hub"
+        with process("sites:mediate", folder) as started:
+            address, _ = line_of(started).split()
+            mediator = psutil.Process(started.pid)
+            return asyncio.run(sites(folder, address, mediator, count, parameters, rounds))
 
 
 # -- all of them ----------------------------------------------------------------------------------
@@ -249,13 +181,14 @@ HEADER = (
 )
 
 
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The table, after `HEADER`: a figure of a run is that of its median round."""
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table that the page shows: a figure of a run is that of its median round."""
+    rows = []
     for each in sorted(
         runs.values(), key=lambda found: (found[0]["parameters"], found[0]["sites"])
     ):
         count, parameters = each[0]["sites"], each[0]["parameters"]
-        yield [
+        figures = [
             f"{count:,}",
             f"{4e-6 * parameters:,.0f}",
             spread(1e3 * per_round(run) for run in each).text(1),
@@ -267,6 +200,8 @@ def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
             spread(max(run["peak_bytes"]) / 1e6 for run in each).text(),
             str(len(each)),
         ]
+        rows.append(figures)
+    return table(HEADER, rows)
 
 
 def per_round(run: Run) -> float:
@@ -274,40 +209,15 @@ def per_round(run: Run) -> float:
     return spread(run["cpu_s"]).median / int(run["sites"])
 
 
-def text(runs: Mapping[str, list[Run]]) -> str:
-    """The table that the page shows."""
-    return table(HEADER, rows(runs))
-
-
 def main() -> None:
     options = parser(__doc__ or "", reps=3)
     options.add_argument("--sites", type=int, nargs="*", default=list(COUNTS))
     options.add_argument("--large", type=int, nargs="*", default=list(LARGE), help="sites")
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--parameters", type=int, default=PARAMETERS, help=argparse.SUPPRESS)
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--coordinator", type=Path, default=Path(__file__), help=argparse.SUPPRESS)
-    options.add_argument("--host", default="", help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.serve:
-        asyncio.run(serve(arguments.serve, arguments.host, arguments.coordinator))
-        return
-    if arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(folder, str(run))
-        return
-    if arguments.child:
-        (count,) = arguments.sites
-        print("RESULT " + json.dumps(child(count, arguments.parameters, arguments.rounds)))
-        return
 
     def once(name: str, _turn: int) -> Run:
-        count, parameters = todo[name]
-        words = ["--sites", count, "--parameters", parameters]
-        words += ["--rounds", arguments.rounds, "--child"]
-        return result_of([sys.executable, __file__, *map(str, words)])
+        return called("sites:child", *todo[name], arguments.rounds)
 
     def say(run: Run) -> str:
         ms, megabytes = 1e3 * per_round(run), max(run["peak_bytes"]) / 1e6
@@ -315,9 +225,4 @@ def main() -> None:
 
     todo = {f"{count} sites": (count, PARAMETERS) for count in arguments.sites}
     todo |= {f"{count} sites, large": (count, LARGE_PARAMETERS) for count in arguments.large}
-    found = measured(SECTION, todo, once, say, arguments, ours())
-    print("\n" + text(found))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, todo, once, say, arguments)))

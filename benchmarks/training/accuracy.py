@@ -1,7 +1,7 @@
 """Accuracy is not what pays for speed: fedpilot as it comes, and a plain loop on the same clients.
 
 Partition, cohorts, orders of samples and first models are fedpilot's own pure functions, so that
-only the training differs. Both are judged on every fifth of the digits, which nobody trains on.
+only the training differs. Both are judged on every fifth of the digits, which neither trains on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import fedpilot_run
 import torch
-from measuring import HERE, Run, measured, ours, parser, spread, table
-from peers.workload import BATCH, CLASSES, digits
+from measuring import HERE, Run, measured, parser, spread, table
+from models import train
 from torch import nn
-from torch.nn import functional
+from workload import CLASSES, digits
 
 from fedpilot import Federation
 from fedpilot.federated.config import parse_config
@@ -71,22 +71,13 @@ def sequential(config: RunConfig, inputs: RunInputs) -> nn.Module:
                 order = stream(seed, Purpose.TRAIN, round=number, key=key)
                 mine = mine[order.permutation(len(mine))]
             model.load_state_dict(state)
-            train(model, torch.from_numpy(data.x[mine]), torch.from_numpy(data.y[mine]), rate)
+            train(model, data.x[mine], data.y[mine], rate)
             for name, value in model.state_dict().items():
                 total[name] += len(mine) * value.double()
             weight += len(mine)
         state = {name: (value / weight).float() for name, value in total.items()}
     model.load_state_dict(state)
     return model
-
-
-def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
-    """One epoch of SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for batch_x, batch_y in zip(x.split(BATCH), y.split(BATCH), strict=True):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(batch_x), batch_y).backward()
-        optimizer.step()
 
 
 def judged(model: nn.Module, inputs: RunInputs) -> float:
@@ -100,7 +91,7 @@ def compared(name: str, seed: int, rounds: int) -> Run:
     """Both ways, once."""
     with tempfile.TemporaryDirectory() as folder:
         parsed = parse_config(config(name, seed, rounds, folder), [])
-        with Federation(parsed, search=[str(HERE)]) as federation:
+        with Federation(parsed, search=[str(HERE / "training")]) as federation:
             federation.run()
             ours = federation.module()
     inputs = gather(parsed)
@@ -119,16 +110,9 @@ def text(runs: Mapping[str, list[Run]]) -> str:
         means = [sum(values) / len(values) for values in (mine, theirs)]
         apart = spread(abs(m - t) for m, t in zip(mine, theirs, strict=True)).high
         furthest = max(run["furthest_weight"] for run in each)
-        rows.append(
-            [
-                name,
-                *(f"{mean:.2f} %" for mean in means),
-                f"{means[0] - means[1]:+.2f}",
-                f"{apart:.2f}",
-                f"{furthest:.1e}",
-                str(len(each)),
-            ]
-        )
+        cells = [f"{mean:.2f} %" for mean in means]
+        cells += [f"{means[0] - means[1]:+.2f}", f"{apart:.2f}", f"{furthest:.1e}"]
+        rows.append([name, *cells, str(len(each))])
     header = ["federation", "fedpilot", "plain loop", "difference, points"]
     return table([*header, "largest of a seed", "furthest weight", "seeds"], rows)
 
@@ -144,8 +128,4 @@ def main() -> None:
     def say(run: Run) -> str:
         return f"fedpilot {run['fedpilot']:.2f} %  loop {run['loop']:.2f} %"
 
-    print("\n" + text(measured(SECTION, FEDERATIONS, once, say, arguments, ours())))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, FEDERATIONS, once, say, arguments)))

@@ -8,22 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpilot_run import config
-from measuring import (
-    Run,
-    finish,
-    measured,
-    ours,
-    parser,
-    ratios,
-    result_of,
-    spread,
-    table,
-    versions,
-)
+from measuring import Run, finish, measured, parser, ratios, result_of, spread, table, versions
 from run import IMPLEMENTATIONS
 
 SECTION = "whole_process"
@@ -32,17 +22,20 @@ OURS = "fedpilot run, 2 workers"
 PEERS = ("Flower, 2 actors", "Flower, 4 actors")
 
 
-def fedpilot() -> Run:
+@contextmanager
+def fedpilot_command() -> Iterator[list[str]]:
+    """`fedpilot run` of w2, whose files lie in a folder that goes afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "w2.yaml"
         path.write_text(json.dumps(config("w2", rounds=ROUNDS, folder=folder, evaluate=True)))
-        _, wall = finish([sys.executable, "-m", "fedpilot", "run", str(path)])
-    return {"wall_s": round(wall, 3)}
+        yield [sys.executable, "-m", "fedpilot", "run", str(path)]
 
 
 def once(name: str, _turn: int) -> Run:
     if name == OURS:
-        return fedpilot()
+        with fedpilot_command() as command:
+            _, wall = finish(command)
+        return {"wall_s": round(wall, 3)}
     command = IMPLEMENTATIONS[name].command("w2")
     return {"wall_s": result_of([*command, "--rounds", str(ROUNDS), "--evaluate"])["wall_s"]}
 
@@ -65,7 +58,7 @@ def text(runs: Mapping[str, list[Run]]) -> str:
 def main() -> None:
     arguments = parser(__doc__ or "", reps=9).parse_args()
     peers = [name for name in PEERS if IMPLEMENTATIONS[name].installed]
-    environments = ours()
+    environments = {"fedpilot": versions(sys.executable)}
     if peers:
         environments["flower"] = versions(IMPLEMENTATIONS[peers[0]].bin / "python")
     else:
@@ -75,7 +68,3 @@ def main() -> None:
         return f"{run['wall_s']:>9,.1f} s"
 
     print("\n" + text(measured(SECTION, [OURS, *peers], once, say, arguments, environments)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,9 @@
-"""What headers say: an order's round and execution, and the tally of an answer."""
+"""What the headers of orders and answers say, and futures that never stay open."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from fedpilot.mediator import Payload
@@ -11,6 +12,8 @@ from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.shares import part_name, taken
 from ..core.sums.partial import Tally
 from ..engine.journal import RoundKey
+
+Answer = Future[Payload]
 
 
 def key_of(header: Mapping[str, Any]) -> RoundKey:
@@ -28,3 +31,12 @@ def execution_of(header: Mapping[str, Any]) -> Execution:
 def tallied(tally: Tally, **facts: int | str) -> Payload:
     """The answer that tells a tally."""
     return Payload(kind="tally", header={"tally": tally.to_json(), **facts})
+
+
+def or_fail(answer: Answer, act: Callable[[], None]) -> None:
+    """Act in a callback, where an error would be logged and forgotten: it becomes the answer."""
+    try:
+        act()
+    except BaseException as error:
+        if not answer.done():
+            answer.set_exception(error)

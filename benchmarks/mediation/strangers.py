@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -19,17 +20,16 @@ import random
 import ssl
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from measuring import HERE, Failed, Run, end, spread
+from measuring import Failed, Run, end, process, spread
 
-sys.path.insert(0, str(HERE.parent / "tests/support/sites"))  # where sites without Ray are
+from .mediated import connected, round_of, serve, submitted
 
 IDLE, HALF_OPEN = 1_500, 500
 AGAIN_S = 10.0
@@ -40,82 +40,55 @@ SITES, PARAMETERS = 3, 1_000_000
 HEARTBEAT_S = 0.5
 TURN_S, TURNS = 20.0, 3
 PATIENCE_S = 300.0
-RUN = "measured"
 
 
 # -- the mediator's process -----------------------------------------------------------------------
 
 
-async def serve(folder: Path) -> None:
+async def mediate(folder: str) -> None:
     """A mediator; prints where it is, and ends when stdin does."""
     from fedpilot.mediator.core.health import HealthSettings
-    from fedpilot.mediator.server import LogPace, Mediator, ServerSettings, raise_descriptors
-    from fedpilot.mediator.wire.transfer import keep_freed_memory
+    from fedpilot.mediator.server import LogPace, raise_descriptors
 
     handler = logging.StreamHandler()
     handler.addFilter(LogPace(time.monotonic))
     shown = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(format=shown, level=logging.INFO, handlers=[handler])
     raise_descriptors()
-    keep_freed_memory()
-    settings = ServerSettings(
-        folder=folder,
-        coordinator=(sys.executable, __file__, "--coordinate"),
-        health=HealthSettings(heartbeat_s=HEARTBEAT_S, grace_s=PATIENCE_S),
-    )
-    async with Mediator(settings) as mediator:
-        print(mediator.ready.address, mediator.ready.join_address, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+    health = HealthSettings(heartbeat_s=HEARTBEAT_S, grace_s=PATIENCE_S)
+    await serve("strangers", folder, health=health)
 
 
-def coordinate(folder: Path, run: str) -> None:
+def coordinate(folder: str, run: str) -> None:
     """Rounds with all sites, one after the other; writes when each began, and how long it took."""
-    import numpy as np
-
-    from fedpilot.mediator import Payload
-    from fedpilot.mediator.coordinator.connection import MediatorConnection
-    from fedpilot.mediator.coordinator.process import end_with_stdin
-
-    end_with_stdin()
     stopped: list[str] = []
     with (
-        MediatorConnection(folder, run) as connection,
-        (folder.parent / "rounds").open("w", buffering=1) as file,
+        connected(folder, run) as connection,
+        (Path(folder).parent / "rounds").open("w", buffering=1) as file,
     ):
         connection.on_stop(stopped.append)
         ready = connection.wait_for_sites(SITES, timeout_s=PATIENCE_S)
-        number = 0
-        while not stopped:
-            number += 1
-            began, started = time.time(), time.perf_counter()
-            model = np.full(PARAMETERS, number, np.float32)
-            payload = Payload(kind="round", tensors={"model": model})
-            answers = [
-                connection.link(each.name).ask(
-                    "work", payload, key=f"round/{number}", round_number=number, purpose="training"
-                )
-                for each in ready
-            ]
-            for answer in answers:
-                answer.result(PATIENCE_S)
-            print(json.dumps([began, time.perf_counter() - started]), file=file)
+        for number in itertools.count(1):
+            if stopped:
+                return
+            began = time.time()
+            took = round_of(connection, ready, number, PARAMETERS, PATIENCE_S)
+            print(json.dumps([began, took]), file=file)
             time.sleep(0.1)
 
 
 # -- the sites' process ---------------------------------------------------------------------------
 
 
-async def sites(folder: Path, address: str) -> None:
+async def sites(hub: str, address: str) -> None:
     """Join, and answer; writes when each heartbeat went out, and how long its answer took."""
+    folder = Path(hub)
     import numpy as np
 
     from fake_agents import FakeAgent
     from fedpilot.mediator import Payload
     from fedpilot.mediator.identity import Authority, Role
     from fedpilot.mediator.proto import federation_pb2 as pb
-    from fedpilot.mediator.wire.messages import PROTOCOL
-    from fedpilot.mediator.wire.rpc import USER, Stub
-    from mediators import channel_to
 
     authority = Authority.open(folder / "certs")
     file = (folder.parent / "beats").open("w", buffering=1)
@@ -124,12 +97,9 @@ async def sites(folder: Path, address: str) -> None:
         """Tells how long each heartbeat took."""
 
         async def _beat(self, every_s: float) -> None:
-            async def sent() -> None:
-                self.sent_at = time.time()
-
             while True:
                 await asyncio.sleep(every_s)
-                await sent()
+                self.sent_at = time.time()
                 self._outgoing.put_nowait(pb.FromSite(heartbeat=pb.Heartbeat()))
 
         def _take(self, message: pb.ToSite) -> bool:
@@ -148,17 +118,14 @@ async def sites(folder: Path, address: str) -> None:
         agents.append(Timed(address, credentials, folder.parent / f"site-{number}", work=answer))
         agents[-1].blobs.limit_bytes = 16 * PARAMETERS
         await agents[-1].start()
-    admin = authority.issue("ada", Role.ADMIN, now=time.time())
-    async with channel_to(address, admin) as channel:
-        request = pb.SubmitRequest(protocol=PROTOCOL, run=RUN, config_yaml="{}", name=RUN)
-        await Stub(channel, USER).submit(request)
+    async with submitted(authority, address):
         await asyncio.Event().wait()
 
 
 # -- the strangers' process -----------------------------------------------------------------------
 
 
-async def strangers(addresses: Sequence[str]) -> None:
+async def strangers(*addresses: str) -> None:
     """Connect, again and again, until this process is ended."""
     os.nice(19)  # they come from outside, and take no processor of the mediator's
     half = hello()
@@ -203,28 +170,16 @@ def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
         log = stack.enter_context((place / "log").open("w"))
         other = stack.enter_context((place / "others.log").open("w"))
 
-        def start(*words: object, **options: Any) -> subprocess.Popen[str]:
-            started = subprocess.Popen(
-                [sys.executable, __file__, *map(str, words)],
-                text=True,
-                start_new_session=True,
-                **options,
-            )
-            stack.callback(end, started)
-            return started
+        def start(*words: Any, **options: Any) -> subprocess.Popen[str]:
+            return stack.enter_context(process(*words, **options))
 
-        mediator = start(
-            *("--serve", place / "hub"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={"GRPC_VERBOSITY": "NONE", **os.environ},
-        )
+        environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
+        mediator = start("strangers:mediate", place / "hub", stderr=log, env=environment)
         assert mediator.stdout is not None
         addresses = mediator.stdout.readline().split()
         if not addresses:
             raise Failed((place / "log").read_text()[-2000:])
-        start("--sites", place / "hub", *addresses, stdout=other, stderr=other)
+        start("strangers:sites", place / "hub", addresses[0], stdout=other, stderr=other)
         deadline = time.monotonic() + PATIENCE_S
         while len(_rows(place / "rounds")) < 3:
             if time.monotonic() > deadline:
@@ -234,9 +189,9 @@ def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
         began, size = time.time(), (place / "log").stat().st_size
         for _ in range(turns):
             found["calm"].append(_turn(place, turn_s))
-            there = start("--strangers", *addresses, stdout=other, stderr=other)
+            there = start("strangers:strangers", *addresses, stdout=other, stderr=other)
             time.sleep(COME_S)
-            found["strangers"].append(_connections(mediator.pid))
+            found["strangers"].append(len(os.listdir(f"/proc/{mediator.pid}/fd")))
             found["beside"].append(_turn(place, turn_s))
             end(there)
             time.sleep(2.0)
@@ -250,7 +205,10 @@ def beside_strangers(turns: int = TURNS, turn_s: float = TURN_S) -> Run:
 def _turn(place: Path, turn_s: float) -> dict[str, float]:
     began = time.time()
     time.sleep(turn_s)
-    rounds, beats = (_since(place / name, began) for name in ("rounds", "beats"))
+    rounds, beats = (
+        [seconds for at, seconds in _rows(place / name) if at >= began]
+        for name in ("rounds", "beats")
+    )
     if not rounds or not beats:
         raise Failed(f"{len(rounds)} rounds, {len(beats)} heartbeats in {turn_s:g} s")
     return {
@@ -262,10 +220,6 @@ def _turn(place: Path, turn_s: float) -> dict[str, float]:
     }
 
 
-def _since(path: Path, began: float) -> list[float]:
-    return [seconds for at, seconds in _rows(path) if at >= began]
-
-
 def _rows(path: Path) -> list[list[float]]:
     if not path.exists():
         return []
@@ -273,22 +227,17 @@ def _rows(path: Path) -> list[list[float]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _connections(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def slower(run: Run, what: str) -> float:
+def slower(run: Run, what: str, more_s: float = 0.0) -> float:
     """How many times longer something takes beside strangers: the median over the turns."""
     pairs = zip(run["beside"], run["calm"], strict=True)
-    return statistics.median(beside[what] / calm[what] for beside, calm in pairs)
+    return statistics.median(
+        (more_s + beside[what]) / (more_s + calm[what]) for beside, calm in pairs
+    )
 
 
 def heartbeats_slower(run: Run) -> float:
     """How many times longer a heartbeat is away from the one before it, answer included."""
-    pairs = zip(run["beside"], run["calm"], strict=True)
-    return statistics.median(
-        (HEARTBEAT_S + beside["beat_s"]) / (HEARTBEAT_S + calm["beat_s"]) for beside, calm in pairs
-    )
+    return slower(run, "beat_s", HEARTBEAT_S)
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -308,26 +257,6 @@ def lines(run: Run) -> Iterator[str]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--turns", type=int, default=TURNS)
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--coordinate", nargs=2, help=argparse.SUPPRESS)
-    options.add_argument("--sites", nargs=3, help=argparse.SUPPRESS)
-    options.add_argument("--strangers", nargs=2, help=argparse.SUPPRESS)
-    arguments = options.parse_args()
-    if arguments.serve:
-        asyncio.run(serve(arguments.serve))
-    elif arguments.coordinate:
-        folder, run = arguments.coordinate
-        coordinate(Path(folder), run)
-    elif arguments.sites:
-        folder, address, _ = arguments.sites
-        asyncio.run(sites(Path(folder), address))
-    elif arguments.strangers:
-        asyncio.run(strangers(arguments.strangers))
-    else:
-        run = beside_strangers(arguments.turns)
-        print("\n".join(lines(run)))
-        print(run["log"])
-
-
-if __name__ == "__main__":
-    main()
+    run = beside_strangers(options.parse_args().turns)
+    print("\n".join(lines(run)))
+    print(run["log"])

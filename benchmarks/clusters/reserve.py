@@ -5,30 +5,15 @@ Three raylets with more (made-up) CPUs than are asked for, both by turns in the 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
-from measuring import (
-    Run,
-    Spread,
-    measured,
-    ours,
-    parser,
-    ratios,
-    result_of,
-    scaled,
-    spread,
-    table,
-)
+from measuring import Run, called, measured, parser, ratios, spread, table
 
 SECTION = "reserve"
 BUNDLES, PRESENT = (1, 10, 100), (0, 1_000)
@@ -44,26 +29,38 @@ SMALL = 0.1
 
 
 @contextmanager
-def machines() -> Iterator[str]:
-    """The address of a Ray of our own, with this process as a driver."""
+def own_ray() -> Iterator[str]:
+    """The folder of a Ray of our own, which ends with this, and with it what drives it."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
-    from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="ray-")
-    node = {"num_cpus": CPUS, "object_store_memory": 10**8}
-    head = {**node, "include_dashboard": False, "temp_dir": folder}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        for _ in range(MACHINES - 1):
-            cluster.add_node(**node)
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        yield str(cluster.address)
+        yield folder
     finally:
         ray.shutdown()
-        cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def machines() -> Iterator[None]:
+    """Several raylets, with this process as a driver."""
+    with own_ray() as folder:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        node = {"num_cpus": CPUS, "object_store_memory": 10**8}
+        head = {**node, "include_dashboard": False, "temp_dir": folder}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for _ in range(MACHINES - 1):
+                cluster.add_node(**node)
+            ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+            yield
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
 
 
 def timed(reserve: Callable[[], Callable[[], object]]) -> float:
@@ -123,32 +120,17 @@ def over(run: Run) -> float:
     return statistics.median(run["manager_s"]) - statistics.median(run["bare_s"])
 
 
-def rows(runs: Mapping[str, list[Run]]) -> Iterator[list[str]]:
-    """The table, after `HEADER`."""
+def text(runs: Mapping[str, list[Run]]) -> str:
+    """The table that the page shows."""
+    rows = []
     for name, each in runs.items():
         mine = [statistics.median(run["manager_s"]) for run in each]
         bare = [statistics.median(run["bare_s"]) for run in each]
-        more = scaled(spread(over(run) for run in each), 1e3)
-        yield [
-            name,
-            _ms(spread(mine)),
-            _ms(spread(bare)),
-            more.text(1),
-            ratios(mine, bare).text(2) + " ×",
-            str(len(each)),
-        ]
-
-
-def text(runs: Mapping[str, list[Run]]) -> str:
-    """The table that the page shows."""
-    return table(HEADER, rows(runs))
-
-
-def _ms(found: Spread) -> str:
-    return scaled(found, 1e3).text(1)
-
-
-HEADER = ("reservation", "manager, ms", "bare, ms", "more, ms", "manager ÷ bare", "runs")
+        times = (mine, bare, [over(run) for run in each])
+        ms = [spread(found).text(1, 1e3) for found in times]
+        rows.append([name, *ms, ratios(mine, bare).text(2) + " ×", str(len(each))])
+    header = ["reservation", "manager, ms", "bare, ms", "more, ms", "manager ÷ bare", "runs"]
+    return table(header, rows)
 
 
 def tasks(bundles: list[int], present: list[int]) -> dict[str, tuple[int, int]]:
@@ -166,25 +148,13 @@ def main() -> None:
     options.add_argument("--bundles", type=int, nargs="+", default=list(BUNDLES))
     options.add_argument("--present", type=int, nargs="+", default=list(PRESENT))
     options.add_argument("--times", type=int, default=15, help="reservations of each in a process")
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
-    if arguments.child:
-        (bundles,), (present,) = arguments.bundles, arguments.present
-        print("RESULT " + json.dumps(child(bundles, present, arguments.times)))
-        return
     todo = tasks(arguments.bundles, arguments.present)
 
     def once(name: str, _turn: int) -> Run:
-        bundles, present = todo[name]
-        words = ["--bundles", bundles, "--present", present, "--times", arguments.times]
-        return result_of([sys.executable, str(Path(__file__)), "--child", *map(str, words)])
+        return called("reserve:child", *todo[name], arguments.times)
 
     def say(run: Run) -> str:
         return f"{1e3 * over(run):>9,.1f} ms over bare"
 
-    found = measured(SECTION, todo, once, say, arguments, ours())
-    print("\n" + text(found))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n" + text(measured(SECTION, todo, once, say, arguments)))
