@@ -10,6 +10,7 @@ import pickletools
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
     In,
+    KeeperSettings,
     NeverFits,
     NotIn,
     Resources,
@@ -30,7 +32,9 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
+from fedpilot.fabric.inside.submission import ask_for_nothing, attainable_nodes
 from fedpilot.fabric.manager.actor import ManagerActor
 from fedpilot.fabric.manager.routing.messages import Ask, Placed
 from fedpilot.fabric.manager.rpc import Address
@@ -72,6 +76,8 @@ OURS: dict[str, Any] = {
     "place": ("place", (ASK,)),
     "placed": (Placed(GroupId("12" * 18), 0, ({"CPU": 1.0},), "active"), None),
     "address": Address("127.0.0.1", 7461, b"token"),
+    "settings": KeeperSettings(policy=QueuePolicy.PRIORITY, machines_come=True),
+    "sizes": (partial(attainable_nodes, "mine"), ask_for_nothing),
     "never_fits": (None, NeverFits("mine", "there is no room", 2)),
 }
 
@@ -87,6 +93,9 @@ def test_what_they_say_is_understood(name: str) -> None:
     found = pickle.loads(THEIRS[name])
     if name == "never_fits":
         assert found[1].args == OURS[name][1].args
+    elif name == "sizes":
+        (nodes, nothing), (our_nodes, our_nothing) = found, OURS[name]
+        assert (nodes.func, nodes.args, nothing) == (our_nodes.func, our_nodes.args, our_nothing)
     else:
         assert found == OURS[name]
 

@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from operator import attrgetter
 
 from ..ledger import Ledger
 from ..records import ClusterId, MachineId
 from .nomination import Admit, apply, place
-from .request import Request
-
-
-class QueuePolicy(StrEnum):
-    """Who is first."""
-
-    FIFO = "fifo"
-    """Who asked first."""
-    PRIORITY = "priority"
-    """Who has the higher priority; among equals, who asked first."""
+from .request import QueuePolicy, Request
 
 
 @dataclass(frozen=True, slots=True)

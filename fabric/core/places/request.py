@@ -1,15 +1,26 @@
-"""Request: a virtual cluster that wants its places."""
+"""Request: a virtual cluster that wants its places. QueuePolicy: who of those is first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import reduce
 from operator import add
 
 from ...pickle_names import travels
 from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
 from ..resources import Resources
+
+
+@travels
+class QueuePolicy(StrEnum):
+    """Who is first."""
+
+    FIFO = "fifo"
+    """Who asked first."""
+    PRIORITY = "priority"
+    """Who has the higher priority; among equals, who asked first."""
 
 
 @travels
