@@ -82,6 +82,14 @@ OURS: dict[str, Any] = {
 }
 
 
+METHODS = (
+    *("__init__", "_begin", "_keeper", "_record", "_turn", "address", "attach", "begin", "begun"),
+    *("check", "cluster_of", "create", "delete", "done", "forget", "history", "pid", "place"),
+    *("place_all", "python", "restore", "show", "snapshot", "unused"),
+)
+"""What the pickled class of the manager refers to, of which every version needs each."""
+
+
 def names_in(pickled: bytes) -> set[str]:
     """The modules that a pickle names."""
     texts = [found for _, found, _ in pickletools.genops(pickled) if isinstance(found, str)]
@@ -118,6 +126,13 @@ def test_a_name_from_elsewhere_is_the_module_of_today(module: str) -> None:
 def test_ray_starts_the_manager_by_a_name_that_stays() -> None:
     assert ManagerActor.__module__ == "fedpilot.fabric.manager_actor"
     assert importlib.import_module(ManagerActor.__module__).ManagerActor is ManagerActor
+
+
+def test_the_manager_has_the_methods_that_every_version_looks_for() -> None:
+    pickled = ray.cloudpickle.dumps(ray.remote(ManagerActor).__ray_metadata__.modified_class)
+    texts = [found for _, found, _ in pickletools.genops(pickled) if isinstance(found, str)]
+    named = {text for text in texts if text.startswith("ManagerActor.")}
+    assert named == {f"ManagerActor.{name}" for name in METHODS}
 
 
 def test_submitted_jobs_start_by_a_name_that_stays() -> None:
