@@ -21,6 +21,7 @@ NAMED = {
     "fedpilot.fabric.core.places.request": "fedpilot.fabric.core.admission",
     "fedpilot.fabric.inside.submission": "fedpilot.fabric.submission",
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
+    "fedpilot.fabric.jobs.confined": "fedpilot.fabric.confined",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
     "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",
     "fedpilot.fabric.manager.routing.messages": "fedpilot.fabric.router",

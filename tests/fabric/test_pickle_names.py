@@ -35,6 +35,8 @@ from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
 from fedpilot.fabric.inside.submission import ask_for_nothing, attainable_nodes
+from fedpilot.fabric.jobs.confine import environment
+from fedpilot.fabric.jobs.confined import HOOK_VARIABLE, hook
 from fedpilot.fabric.manager.actor import ManagerActor
 from fedpilot.fabric.manager.routing.messages import Ask, Placed
 from fedpilot.fabric.manager.rpc import Address
@@ -140,6 +142,11 @@ def test_submitted_jobs_start_by_a_name_that_stays() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: fedpilot.fabric.confine" in done.stdout
+
+
+def test_a_confined_job_finds_its_hook_whatever_version_its_python_has() -> None:
+    assert environment("any", "nowhere")[HOOK_VARIABLE] == "fedpilot.fabric.confined.hook"
+    assert importlib.import_module("fedpilot.fabric.confined").hook is hook
 
 
 def test_a_name_that_nobody_has_is_not_found() -> None:
