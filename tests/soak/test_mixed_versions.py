@@ -19,7 +19,7 @@ import fedpilot as fedpilot_package
 from real_ray import eventually, fedpilot, free_port, ray_head
 from versions import LIBRARIES, NEW, Version, environment, old_version, site_packages
 
-pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 CONFIG = """
 run: {random_seed: 7}
@@ -210,8 +210,8 @@ class Federation:
             process.process.wait(60)
 
     def state(self, version: Version) -> str:
-        (site,) = json.loads(self.ask(version, "site", "list", "--json"))["sites"]
-        return str(site["state"])
+        sites = json.loads(self.ask(version, "site", "list", "--json"))["sites"]
+        return str(sites[0]["state"]) if sites else ""
 
     def access(self) -> tuple[str, ...]:
         return "--mediator", self._at, "--credentials", "hub/admin"

@@ -24,7 +24,7 @@ from real_ray import ENVIRONMENT, REPOSITORY
 OLD = "11fbf80d5c15c3f9b35a381652dbfc921dd45370"
 """The last commit before `fabric`, `mediator` and `federated` were divided into rooms."""
 LIBRARIES = sysconfig.get_paths()["purelib"]
-WITHIN_S = 240.0
+WITHIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
