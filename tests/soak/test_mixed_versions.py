@@ -239,7 +239,7 @@ def test_a_federation_of_two_versions_makes_the_model_of_one(
         assert json.loads(here.ask(asks, "runs", "show", "first", "--json"))["digest"] == digest
         followed = here.ask(asks, "runs", "attach", "first", "--json")
         assert events(followed, "run_finished")[-1]["digest"] == digest
-        here.ask(asks, "runs", "fetch", "first")
+        here.ask(asks, "runs", "fetch", "first", "--to", "first")
 
         long = ("run", "config.yaml", "--run-id", "second", "--set", "federation.rounds=1000")
         with fedpilot((*long, "--json", *here.access()), tmp_path, python=asks.python) as run:
@@ -263,5 +263,5 @@ def test_a_federation_is_upgraded_while_a_run_goes_on(
         followed = here.ask(new, "runs", "attach", "across", "--json")
         assert events(followed, "run_finished")[-1]["digest"] == digest
         assert json.loads(here.ask(new, "runs", "show", "before", "--json"))["digest"] == digest
-        here.ask(new, "runs", "fetch", "before")
-    new.fedpilot("runs", "verify", "before", "--folder", "runs", folder=tmp_path)
+        here.ask(new, "runs", "fetch", "before", "--to", "fetched/before")
+    new.fedpilot("runs", "verify", "before", "--folder", "fetched", folder=tmp_path)
