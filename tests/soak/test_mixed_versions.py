@@ -168,7 +168,8 @@ def test_a_run_that_the_old_version_began_goes_on_in_the_new_one(
     assert events(resumed, "run_finished")[-1]["digest"] == digest
     assert digest in new.fedpilot("runs", "show", "begun", folder=tmp_path).stdout
     new.fedpilot("runs", "verify", "begun", folder=tmp_path)
-    after = ("run", "--from", "begun", "--run-id", "after", "--json")
+    more = ("--set", "federation.rounds=6")
+    after = ("run", "--from", "begun", "--run-id", "after", "--json", *more)
     started = new.fedpilot(*after, folder=tmp_path).stdout
     assert events(started, "run_finished")[-1]["status"] == "finished"
 
