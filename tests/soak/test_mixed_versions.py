@@ -200,10 +200,12 @@ class Federation:
     def agent(self, version: Version) -> Iterator[None]:
         """The agent of the site; once it has joined it needs no token."""
         token = self.folder / "token"
+        told: tuple[str, ...] = ()
         if not token.exists():
             token.write_text(self.ask(version, "site", "token", "oslo").split()[-1])
+            told = ("--token-file", str(token))
         join = ("site", "join", "--name", "oslo", "--home", "oslo", "--mediator", self._at)
-        options = ("--ray-address", "private", "--token-file", str(token), "--json")
+        options = ("--ray-address", "private", "--json", *told)
         with fedpilot((*join, *options), self.folder, python=version.python) as process:
             eventually(lambda: self.state(version) == "ready", 240, "the site is ready")
             yield
