@@ -234,17 +234,30 @@ class UnsupportedRay(FabricError):
 
 
 class NotInstalled(FabricError):
-    """A machine of a Ray cluster cannot import fedpilot, or what it needs."""
+    """A machine of a Ray cluster has no fedpilot, lacks what it needs, or has another version."""
 
     exits_with = UNREACHABLE
-    says = (
-        "machine {machine} of the Ray cluster cannot import {module!r}: install fedpilot there, in "
-        "the environment that Ray runs in; `fedpilot doctor --address` looks at every machine"
-    )
 
     def __init__(self, machine: str, module: str) -> None:
         super().__init__(machine, module)
         self.machine, self.module = machine, module
+
+    def __str__(self) -> str:
+        where = f"machine {self.machine} of the Ray cluster"
+        if self.module.startswith("fedpilot."):
+            from importlib.metadata import version
+
+            here = version("fedpilot")
+            told = (
+                f"{where} has another version of fedpilot than {here}, which is here: it lacks "
+                f"{self.module!r}; run `pip install fedpilot=={here}` there"
+            )
+        else:
+            told = f"{where} cannot import {self.module!r}: install fedpilot there"
+        return (
+            f"{told}, in the environment that Ray runs in; `fedpilot doctor --address` looks at "
+            "every machine"
+        )
 
 
 class WorkerLost(FabricError):

@@ -1,8 +1,8 @@
 """The names of what crosses between processes of different versions, where its module has moved.
 
 Drivers and the manager of a Ray cluster send each other pickles, and Ray starts the manager and
-submitted jobs by the names of their modules. Such a name is kept for good: a class that `travels`
-is pickled under it, and an import of it gets the module of today.
+submitted jobs by the names of their modules. Such a name is kept for good: what `travels` is
+pickled under it, and an import of it gets the module of today.
 """
 
 from __future__ import annotations
@@ -10,36 +10,39 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 NAMED = {
     "fedpilot.fabric.core.cluster_state": "fedpilot.fabric.core.books",
     "fedpilot.fabric.core.places.request": "fedpilot.fabric.core.admission",
+    "fedpilot.fabric.inside.submission": "fedpilot.fabric.submission",
     "fedpilot.fabric.jobs.confine": "fedpilot.fabric.confine",
+    "fedpilot.fabric.jobs.confined": "fedpilot.fabric.confined",
     "fedpilot.fabric.manager.actor": "fedpilot.fabric.manager_actor",
     "fedpilot.fabric.manager.rpc": "fedpilot.fabric.calling",
     "fedpilot.fabric.manager.routing.messages": "fedpilot.fabric.router",
+    "fedpilot.fabric.manager.settings": "fedpilot.fabric.settings",
 }
 """The name of a module elsewhere, by its name here."""
 _MODULE_OF = {name: module for module, name in NAMED.items()}
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
 
 
-def travels(cls: C) -> C:
-    """Have a class, and its methods, pickled under the name that its module has elsewhere.
+def travels(thing: C) -> C:
+    """Have a function, or a class and its methods, pickled under its module's name elsewhere.
 
     cloudpickle asks `sys.modules` whether others can import it; otherwise it sends its code.
     """
-    here, name = cls.__module__, NAMED[cls.__module__]
+    here, name = thing.__module__, NAMED[thing.__module__]
     sys.modules.setdefault(name, sys.modules[here])
-    for each in (cls, *filter(inspect.isfunction, vars(cls).values())):
+    for each in (thing, *filter(inspect.isfunction, vars(thing).values())):
         each.__module__ = name
-    return cls
+    return thing
 
 
 class _Finder(MetaPathFinder, InspectLoader):

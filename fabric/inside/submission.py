@@ -16,6 +16,7 @@ from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, Selector, parse
 from ..errors import SpecError, TooLarge
 from ..manager.routing.messages import Ask, Placed
+from ..pickle_names import travels
 from ..ray.private_ray import captures, group_handle, own_group
 from .context import current_id, is_placement_group, own_bundle
 from .introspection import attainable_of
@@ -97,12 +98,14 @@ def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, 
     }
 
 
+@travels
 def attainable_nodes(cluster: str) -> list[dict[str, Any]]:
     """The machines of a virtual cluster, as large as its parts of them could be now."""
     machines = originals["nodes"]()
     return attainable_of(clusters(), cluster, machines)
 
 
+@travels
 def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
     """Ask for no machines: work that finds no room is demand already."""
 

@@ -48,7 +48,12 @@ log = logging.getLogger(__name__)
 
 @travels
 class ManagerActor:
-    """What runs inside the actor: a reconciler, in the loop in which its calls are answered."""
+    """What runs inside the actor: a reconciler, in the loop in which its calls are answered.
+
+    Ray pickles this class with a reference to each method, and every driver that finds the actor
+    loads it. A driver of a version that lacks one of the names cannot call the manager at all, so
+    no method is added, removed or renamed, private ones included.
+    """
 
     def __init__(self, folder: str, settings: KeeperSettings) -> None:
         import ray
@@ -63,16 +68,16 @@ class ManagerActor:
 
     async def begin(self) -> None:
         """Read the cluster state and keep it from now on, unless that has begun."""
-        await self._reconciler()
+        await self._keeper()
 
     async def address(self) -> Address | None:
         """Where it listens for calls that do not come through Ray, if anywhere."""
-        await self._reconciler()
+        await self._keeper()
         return self._address
 
     async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
         """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         await reconciler.create(entry, wait_s=wait_s)
         if entry.owner is None:  # of others, the next turn is soon enough
             await self._record(reconciler)
@@ -80,20 +85,20 @@ class ManagerActor:
 
     async def check(self, request: Request) -> None:
         """Refuse what could never be let in."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         if request.id in reconciler.state.entries:
             raise NameTaken(request.id)
         reconciler.admission.check(request)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
         """A job of Ray's works in a virtual cluster, and should in nothing else."""
-        (await self._reconciler()).attach(cluster, job)
+        (await self._keeper()).attach(cluster, job)
 
     async def delete(
         self, id: ClusterId, key: str, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; a key is answered once."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         entry = reconciler.state.entries.get(id)
         ended = await reconciler.delete(id, key, user=user, force=force)
         if entry is not None and entry.owner is None:
@@ -102,7 +107,7 @@ class ManagerActor:
 
     async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
         """Ask again for what was lost with a head before this one: these, or all detached ones."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         if self._head is None:
             raise FabricError("what was on heads before cannot be read: its log says why")
         restored, refused = reconciler.restore(self._head.record, names, user)
@@ -113,7 +118,7 @@ class ManagerActor:
 
     async def forget(self, names: Sequence[str]) -> tuple[str, ...]:
         """No longer say of these, or of all, that they are gone; says of which."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         if self._head is None:
             return ()
         gone = [each.id for each in self._head.record.gone if each.id in names or not names]
@@ -122,11 +127,11 @@ class ManagerActor:
 
     async def show(self, id: ClusterId) -> Mapping[str, Any]:
         """One virtual cluster as a document."""
-        return Snapshot(await self._reconciler()).cluster(id)
+        return Snapshot(await self._keeper()).cluster(id)
 
     async def snapshot(self) -> Mapping[str, Any]:
         """Everything as a document."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         document = Snapshot(reconciler).document()
         if self._head is None:
             return document
@@ -134,38 +139,38 @@ class ManagerActor:
 
     async def place(self, ask: Ask) -> Placed | None:
         """Say where a task or an actor runs; None if it may not wait and there is no room."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         work = await reconciler.place(ask)
         return None if work is None else reconciler.router.placed(work)
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
         """Say where a task runs, and promise places to as many of these like it as can wait."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         return [reconciler.router.placed(work) for work in await reconciler.place_all(ask, more)]
 
     async def begun(self, id: WorkId, actor: str) -> None:
         """Work turns out to be this actor."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         reconciler.router.begun(id, actor)
         reconciler.admission.commit()
 
     async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process is there, and says which of its work has ended."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         reconciler.router.heard(owner)
         reconciler.router.done(ids)
         reconciler.admission.commit()
 
     async def unused(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
         """A process gives back places that it was promised."""
-        reconciler = await self._reconciler()
+        reconciler = await self._keeper()
         reconciler.router.heard(owner)
         reconciler.router.done(ids, ran=False)
         reconciler.admission.commit()
 
     async def cluster_of(self, group: GroupId) -> tuple[str, str, bool] | None:
         """A group's virtual cluster, its parent, and whether it is a nested placement group."""
-        state = (await self._reconciler()).state
+        state = (await self._keeper()).state
         if group not in state.groups:
             return None
         id = state.groups[group].cluster
@@ -174,7 +179,7 @@ class ManagerActor:
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
         """What has happened last."""
-        return (await self._reconciler()).statuses.history()
+        return (await self._keeper()).statuses.history()
 
     async def python(self) -> str:
         """The Python that this Ray cluster runs on, where it is on the head's machine."""
@@ -184,7 +189,7 @@ class ManagerActor:
         """The process that this runs in."""
         return os.getpid()
 
-    async def _reconciler(self) -> Reconciler:
+    async def _keeper(self) -> Reconciler:
         if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
             self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
         return await asyncio.shield(self._begun)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.places.admission import QueuePolicy
+from ..core.places.request import QueuePolicy
+from ..pickle_names import travels
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperSettings:
     """How a manager goes about it."""

@@ -120,7 +120,7 @@ class FederatedWorkload:
     def _gathered(self, spec: Payload, site: SiteContext) -> RunInputs:
         self._leaving = self._held_in = None
         if self._config.data.from_ is None:
-            return take_over(spec.header["inputs"], self._config)
+            return take_over(spec.header["materials"], self._config)
         place = Place.from_json(spec.header.get("place"))
         made = gather_here(self._config, site.name, site.data, place)
         declaration = Declaration.from_json(place.dataset, site.data[place.dataset])

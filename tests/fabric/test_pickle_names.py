@@ -10,6 +10,7 @@ import pickletools
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
     In,
+    KeeperSettings,
     NeverFits,
     NotIn,
     Resources,
@@ -30,7 +32,11 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
+from fedpilot.fabric.inside.submission import ask_for_nothing, attainable_nodes
+from fedpilot.fabric.jobs.confine import environment
+from fedpilot.fabric.jobs.confined import HOOK_VARIABLE, hook
 from fedpilot.fabric.manager.actor import ManagerActor
 from fedpilot.fabric.manager.routing.messages import Ask, Placed
 from fedpilot.fabric.manager.rpc import Address
@@ -72,8 +78,18 @@ OURS: dict[str, Any] = {
     "place": ("place", (ASK,)),
     "placed": (Placed(GroupId("12" * 18), 0, ({"CPU": 1.0},), "active"), None),
     "address": Address("127.0.0.1", 7461, b"token"),
+    "settings": KeeperSettings(policy=QueuePolicy.PRIORITY, machines_come=True),
+    "sizes": (partial(attainable_nodes, "mine"), ask_for_nothing),
     "never_fits": (None, NeverFits("mine", "there is no room", 2)),
 }
+
+
+METHODS = (
+    *("__init__", "_begin", "_keeper", "_record", "_turn", "address", "attach", "begin", "begun"),
+    *("check", "cluster_of", "create", "delete", "done", "forget", "history", "pid", "place"),
+    *("place_all", "python", "restore", "show", "snapshot", "unused"),
+)
+"""What the pickled class of the manager refers to, of which every version needs each."""
 
 
 def names_in(pickled: bytes) -> set[str]:
@@ -87,6 +103,9 @@ def test_what_they_say_is_understood(name: str) -> None:
     found = pickle.loads(THEIRS[name])
     if name == "never_fits":
         assert found[1].args == OURS[name][1].args
+    elif name == "sizes":
+        (nodes, nothing), (our_nodes, our_nothing) = found, OURS[name]
+        assert (nodes.func, nodes.args, nothing) == (our_nodes.func, our_nodes.args, our_nothing)
     else:
         assert found == OURS[name]
 
@@ -111,11 +130,23 @@ def test_ray_starts_the_manager_by_a_name_that_stays() -> None:
     assert importlib.import_module(ManagerActor.__module__).ManagerActor is ManagerActor
 
 
+def test_the_manager_has_the_methods_that_every_version_looks_for() -> None:
+    pickled = ray.cloudpickle.dumps(ray.remote(ManagerActor).__ray_metadata__.modified_class)
+    texts = [found for _, found, _ in pickletools.genops(pickled) if isinstance(found, str)]
+    named = {text for text in texts if text.startswith("ManagerActor.")}
+    assert named == {f"ManagerActor.{name}" for name in METHODS}
+
+
 def test_submitted_jobs_start_by_a_name_that_stays() -> None:
     command = [sys.executable, "-m", "fedpilot.fabric.confine", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: fedpilot.fabric.confine" in done.stdout
+
+
+def test_a_confined_job_finds_its_hook_whatever_version_its_python_has() -> None:
+    assert environment("any", "nowhere")[HOOK_VARIABLE] == "fedpilot.fabric.confined.hook"
+    assert importlib.import_module("fedpilot.fabric.confined").hook is hook
 
 
 def test_a_name_that_nobody_has_is_not_found() -> None:

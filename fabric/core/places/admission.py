@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from operator import attrgetter
 
 from ..ledger import Ledger
 from ..records import ClusterId, MachineId
 from .nomination import Admit, apply, place
-from .request import Request
-
-
-class QueuePolicy(StrEnum):
-    """The order of a queue."""
-
-    FIFO = "fifo"
-    """By the time of the request."""
-    PRIORITY = "priority"
-    """By priority, the highest first; equal ones by the time of the request."""
+from .request import QueuePolicy, Request
 
 
 @dataclass(frozen=True, slots=True)

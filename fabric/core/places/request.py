@@ -1,13 +1,24 @@
-"""Request: what a virtual cluster asks for."""
+"""Request: what a virtual cluster asks for. QueuePolicy: the order of a queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ...pickle_names import travels
 from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
 from ..resources import Resources
+
+
+@travels
+class QueuePolicy(StrEnum):
+    """The order of a queue."""
+
+    FIFO = "fifo"
+    """By the time of the request."""
+    PRIORITY = "priority"
+    """By priority, the highest first; equal ones by the time of the request."""
 
 
 @travels

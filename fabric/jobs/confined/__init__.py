@@ -11,12 +11,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...pickle_names import travels
+
 HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
 """Names what `ray.init` passes a runtime environment through, before it connects."""
 OTHER_HOOK_VARIABLE = "FEDPILOT_RUNTIME_ENV_HOOK"
 """Names the user's own, which ours stands in the place of."""
 
 
+@travels
 def hook(runtime_env: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Wrap Ray, unless that has been done, and leave the runtime environment as it is."""
     from ...inside import hooks

@@ -39,9 +39,9 @@ def _wrap() -> None:
     """Wrap Ray. One that cannot be wrapped can be imported; `ray.init` then refuses it, by `hook`,
     so that nothing runs outside of the virtual cluster unsaid."""
     try:
-        from fedpilot.fabric.inside import hooks
+        from fedpilot.fabric import inside  # the script's Python may have another version
 
-        hooks.install()
+        inside.install()
     except Exception as error:
         print(f"fedpilot: this Ray cannot work in a virtual cluster: {error}", file=sys.stderr)
 

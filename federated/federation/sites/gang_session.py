@@ -161,7 +161,7 @@ class GangSession:
         header = {
             **told(loaded.config),
             "paths": list(loaded.paths),
-            "inputs": "" if apart else hand_over(loaded.inputs),
+            "materials": "" if apart else hand_over(loaded.inputs),
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()

@@ -12,11 +12,11 @@ from fedpilot.fabric import Bundle, Machine, MachineId, Resources, SchedulingPol
 from fedpilot.fabric.core.cluster_state import ClusterState, Entry
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Expire, QueuedAt, QueuePolicy, decide
+from fedpilot.fabric.core.places.admission import Expire, QueuedAt, decide
 from fedpilot.fabric.core.places.borrowing import Growth, borrow, find_growth, give_back
 from fedpilot.fabric.core.places.groups import GroupId, Rebundling, groups_for, rebundle
 from fedpilot.fabric.core.places.nomination import Admit, apply
-from fedpilot.fabric.core.places.request import Request
+from fedpilot.fabric.core.places.request import QueuePolicy, Request
 from fedpilot.fabric.core.records import (
     ROOT,
     BundleGroup,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from fedpilot.fabric.errors import NotInstalled
@@ -48,4 +50,12 @@ def test_the_message_names_machine_and_module_and_says_what_to_do() -> None:
     text = str(NotInstalled("192.0.2.2", "fedpilot"))
     assert "machine 192.0.2.2" in text
     assert "cannot import 'fedpilot'" in text
+    assert "fedpilot doctor --address" in text
+
+
+def test_a_machine_with_another_version_is_told_which_to_install() -> None:
+    text = str(NotInstalled("192.0.2.2", "fedpilot.federated.site.node"))
+    assert "another version of fedpilot" in text
+    assert "'fedpilot.federated.site.node'" in text
+    assert f"pip install fedpilot=={version('fedpilot')}" in text
     assert "fedpilot doctor --address" in text

@@ -55,16 +55,23 @@ LIGHT = (
 
 
 @contextlib.contextmanager
-def ray_head(num_cpus: int = 4, port: int | None = None, **env: str) -> Iterator[str]:
+def ray_head(
+    num_cpus: int = 4,
+    port: int | None = None,
+    *,
+    python: str = sys.executable,
+    more: Sequence[str] = ("--include-dashboard=false",),
+    **env: str,
+) -> Iterator[str]:
     """The address of a Ray head that is not ours; `env` is what its processes see besides."""
     folder = tempfile.mkdtemp(prefix="ray-")
     port = port or free_port()
     options = [
         *("--head", f"--port={port}", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"),
-        *("--include-dashboard=false", "--include-log-monitor=false"),
+        *("--include-log-monitor=false", *more),
     ]
     try:
-        with _started(folder, options, env) as head:
+        with _started(folder, options, env, python) as head:
             eventually(lambda: _listens(port) or head.poll() is not None, 60, "the head listens")
             assert head.poll() is None, (Path(folder) / "ray.log").read_text()
             yield f"127.0.0.1:{port}"
@@ -85,13 +92,12 @@ def ray_machine(address: str, num_cpus: int = 1, **env: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _started(
-    folder: str, options: Sequence[str], env: Mapping[str, str]
+    folder: str, options: Sequence[str], env: Mapping[str, str], python: str = sys.executable
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`ray start` in a session of its own, whose processes end with the block."""
-    ray = str(Path(sys.executable).parent / "ray")
     with open(Path(folder) / "ray.log", "w") as log:
         process = subprocess.Popen(
-            [ray, "start", "--block", *options, *LIGHT],
+            [python, "-m", "ray.scripts.scripts", "start", "--block", *LIGHT, *options],
             env={**ENVIRONMENT, **env},
             stdout=log,
             stderr=log,
@@ -190,9 +196,11 @@ def in_session(command: Sequence[str], **options: Any) -> Iterator[subprocess.Po
 
 
 @contextlib.contextmanager
-def fedpilot(arguments: Sequence[str], folder: Path, **env: str) -> Iterator[Command]:
+def fedpilot(
+    arguments: Sequence[str], folder: Path, *, python: str = sys.executable, **env: str
+) -> Iterator[Command]:
     """Run `fedpilot`; what is left of its session at the end is killed."""
-    command = [sys.executable, "-m", "fedpilot", *arguments]
+    command = [python, "-m", "fedpilot", *arguments]
     environment = {**ENVIRONMENT, **env}
     with in_session(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
         yield Command(process)

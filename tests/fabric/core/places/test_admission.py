@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.ledger import Ledger
-from fedpilot.fabric.core.places.admission import Decision, Expire, QueuedAt, QueuePolicy, decide
+from fedpilot.fabric.core.places.admission import Decision, Expire, QueuedAt, decide
 from fedpilot.fabric.core.places.nomination import Admit, apply, never, place
-from fedpilot.fabric.core.places.request import Request
+from fedpilot.fabric.core.places.request import QueuePolicy, Request
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from ledgers import admit, asks, contents, group, machines, told
 

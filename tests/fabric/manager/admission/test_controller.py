@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.places.admission import QueuePolicy
+from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId
 from fedpilot.fabric.errors import NoSuchCluster, NotInTime, NotYours
 from fedpilot.fabric.manager import status

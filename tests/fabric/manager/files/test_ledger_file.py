@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -92,6 +93,21 @@ def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
     assert list(empty.entries) == [ClusterId("two")]
     assert len(empty.groups) == 0
     again.close()
+
+
+def test_a_ledger_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It holds the same as `filled`, and was written by commit 11fbf80."""
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.executescript(Path(__file__).with_name("ledger-of-0.1.sql").read_text())
+    found, state = LedgerFile(path).load(), filled()
+    assert (found.ledger.vnodes, found.ledger.clusters, found.ledger.machines) == (
+        state.ledger.vnodes,
+        state.ledger.clusters,
+        state.ledger.machines,
+    )
+    assert tuple(found.entries.values()) == ENTRIES
+    assert list(found.groups) == list(state.groups)
 
 
 def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -80,6 +82,18 @@ def test_runs_of_before_they_could_be_shared_are_their_owners(url: str) -> None:
         assert store.run(RUN.id) == RUN
         shared = replace(RUN, id="r2", shared=True)
         assert store.add_run(shared) == shared
+
+
+def test_a_database_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It was written by commit 11fbf80."""
+    path = tmp_path / "mediator.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.executescript(Path(__file__).with_name("mediator-of-0.1.sql").read_text())
+    with Store(f"sqlite:///{path}") as store:
+        assert (store.sites(), store.runs()) == ((PARIS,), (RUN,))
+        (event,), (audited,) = store.events_after("r1", 0), store.audit(10)
+        assert (event.at, event.event_json) == (13.5, '{"event": "round_started"}')
+        assert (audited.who, audited.act, audited.what) == ("alice", "submit", "r1")
 
 
 def test_a_newer_format_is_refused_by_name(url: str) -> None:
