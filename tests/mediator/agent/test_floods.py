@@ -23,7 +23,7 @@ from fedpilot.mediator.agent.orders.runners import Runners
 from fedpilot.mediator.agent.orders.traffic import SiteTraffic
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.agent.session import AgentSession
-from fedpilot.mediator.agent.text import in_short, one_line
+from fedpilot.mediator.agent.text import in_short, mediator_said
 from fedpilot.mediator.core.rules.policy import CommandPolicy, Policy
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -188,7 +188,7 @@ def test_a_process_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
     ],
 )
 def test_what_a_mediator_says_does_nothing_to_a_terminal(text: str, line: str) -> None:
-    assert one_line(text) == line
+    assert mediator_said(text) == line
 
 
 def test_what_went_wrong_is_told_without_names_of_files() -> None:

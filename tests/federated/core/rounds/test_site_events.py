@@ -122,7 +122,7 @@ def test_a_site_that_says_too_much_is_not_heard_and_the_log_stays_short(
         for _ in range(3 * int(AT_ONCE)):
             assert hearing.fields(lie) is None
         assert len(caplog.records) < AT_ONCE + 2
-        assert "is not believed: 'run_finished' is nothing" in caplog.messages[0]
+        assert "is not believed: 'run_finished' is no event" in caplog.messages[0]
         assert "site rome says too much" in caplog.messages[-1]
         assert hearing.fields(Payload(kind="clients_done", header=DONE)) is None
         other = {**DONE, "site": "paris"}

@@ -143,7 +143,7 @@ def test_liars_are_done_without_and_the_honest_sites_model_is_what_it_was(
             assert not [e for e in events if e["event"] in ("worker_lost", "clients_done")]
             log = (here.folder / "runs" / "run" / "coordinator.log").read_text()
             assert "Traceback" not in log
-            assert "site nan says is not believed: 'run_finished' is nothing" in log
+            assert "site nan says is not believed: 'run_finished' is no event" in log
             assert "an answer of site huge cannot be read" in log
 
     asyncio.run(test())
