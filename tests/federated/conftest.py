@@ -8,11 +8,25 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from federations import EXECUTIONS, USER_CODE, Lab, Undisturbed, computed
 from fedpilot.federated import RunResult
 from fedpilot.federated.engine import journal as journal_module
 from records import Archive, written_at_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread, since other tests run beside these.
+
+    Fake workers are threads of this process, and how many threads MKL uses is one number for all
+    of them: a coordinator that restores another number would change their bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from federations import Lab, Log
+from federations import Lab, Log, one_by_one
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation, load_config
 from fedpilot.federated.site.workload import FederatedWorkload
@@ -34,7 +34,10 @@ def manifest(runs: Path) -> Any:
     return json.loads((runs / "begun" / "manifest.json").read_text())
 
 
-def test_it_is_resumed_and_only_what_its_journal_lacks_is_trained(runs: Path) -> None:
+def test_it_is_resumed_and_only_what_its_journal_lacks_is_trained(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_by_one(monkeypatch)
     saved = load_file(THEIRS / "journal" / "local.safetensors")["done"]
     config = load_config(str(runs / "begun" / "config.yaml"), [f"outputs.folder={runs}"])
     log, cluster = Log(), FakeCluster([fake_machine("a", CPU=8)])

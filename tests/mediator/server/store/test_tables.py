@@ -90,7 +90,7 @@ def test_a_database_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as file:
         file.executescript(Path(__file__).with_name("mediator-of-0.1.sql").read_text())
     with Store(f"sqlite:///{path}") as store:
-        assert (store.sites(), store.runs()) == ((PARIS,), (RUN,))
+        assert (store.sites(), store.runs_in(RunState)) == ((PARIS,), (RUN,))
         (event,), (audited,) = store.events_after("r1", 0), store.audit(10)
         assert (event.at, event.event_json) == (13.5, '{"event": "round_started"}')
         assert (audited.who, audited.act, audited.what) == ("alice", "submit", "r1")
