@@ -31,6 +31,7 @@ TWO = VirtualCluster(
     ]
 )
 GROUP = "ray._private.worker.global_worker.core_worker.get_placement_group_id().hex()"
+NO_GROUP = "f" * 36
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +113,15 @@ def test_all_that_an_unmodified_script_submits_runs_in_its_virtual_cluster(
     assert escapes == []
 
 
-def test_a_script_with_a_search_path_of_its_own_that_never_calls_init_is_held_too(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_a_script_with_a_search_path_of_its_own_is_held_too(jobs: Jobs, tmp_path: Path) -> None:
     """Its nested tasks, too, where they name a strategy and there is no room elsewhere."""
     command = script(
         tmp_path,
         f"""
         import json
         import ray
+
+        ray.init()
 
         @ray.remote
         def task(): return {GROUP}
@@ -132,20 +133,20 @@ def test_a_script_with_a_search_path_of_its_own_that_never_calls_init_is_held_to
                 found[how] = ray.get(task.options(scheduling_strategy=how).remote())
             return found
 
-        found = {{"first": ray.get(task.remote()), **ray.get(outer.remote())}}
-        print(json.dumps({{"where": found, "size": ray.cluster_resources()["CPU"]}}))
+        found = {{"first": ray.get(task.remote()), "size": ray.cluster_resources()["CPU"]}}
+        print(json.dumps({{**found, "nested": ray.get(outer.remote())}}))
         """,
     )
     id = jobs.submit(["env", f"PYTHONPATH={tmp_path}", *command], ONE)
     assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
     found = printed(jobs, id)
     assert found["size"] == 1.0
-    assert len(found["where"]) == 4
-    (group,) = set(found["where"].values())
-    assert group != "f" * 36
+    assert found["nested"].keys() == {"outer", "DEFAULT", "SPREAD"}
+    assert set(found["nested"].values()) == {found["nested"]["outer"]}
+    assert NO_GROUP not in {found["first"], found["nested"]["outer"]}
 
 
-def test_a_job_joins_a_virtual_cluster_that_stays_and_names_its_machine(
+def test_a_job_that_never_calls_init_joins_a_virtual_cluster_that_stays_and_names_machines(
     jobs: Jobs, tmp_path: Path
 ) -> None:
     """Work that names another machine, or what none has, is refused."""
@@ -160,7 +161,7 @@ def test_a_job_joins_a_virtual_cluster_that_stays_and_names_its_machine(
         @ray.remote(max_retries=0)
         def task(): return [ray.get_runtime_context().get_node_id(), {GROUP}]
 
-        ray.init()
+        first = ray.get(task.remote())
         (mine,) = ray.nodes()
         (other,) = {{*{machines!r}}} - {{mine["NodeID"]}}
         address = "node:" + mine["NodeManagerAddress"]
@@ -176,6 +177,7 @@ def test_a_job_joins_a_virtual_cluster_that_stays_and_names_its_machine(
 
         print(json.dumps({{
             "mine": mine["NodeID"],
+            "first": first,
             "here": tried(**at(mine["NodeID"], soft=False)),
             "soft": tried(**at(other, soft=True)),
             "by address": tried(resources={{address: 0.01}}),
@@ -190,15 +192,14 @@ def test_a_job_joins_a_virtual_cluster_that_stays_and_names_its_machine(
         id = jobs.submit(command, join="team")
         job = ended(jobs, id)
         assert (job.status, job.virtual_cluster, job.joined) == ("SUCCEEDED", "team", True)
-        nodes = clusters(jobs)["team"]["nodes"]
+        assert clusters(jobs)["team"]["escapes"] == []
     finally:
         jobs.clusters.delete("team")
-    groups = {group["id"] for node in nodes for group in node["groups"]}
     found = printed(jobs, id)
-    for how in ("here", "soft", "by address"):
+    for how in ("first", "here", "soft", "by address"):
         machine, group = found[how]
         assert machine == found["mine"]
-        assert group in groups
+        assert group != NO_GROUP
     assert "holds nothing on machine" in found["elsewhere"]
     assert "no machine has 1 CPU, 64 GPU: the most on one is 2 CPU, 0 GPU" in found["gpus"]
     assert "no machine of this Ray cluster has node:10.11.12.13" in found["unknown"]
