@@ -12,8 +12,8 @@ from .records import ClusterId
 from .resources import Resources
 
 NAMES = "fedpilot.virtual_cluster"
-"""The metadata of a Ray job that names its virtual cluster. All drivers of a submitted job have the
-job's metadata, and cannot remove it."""
+"""The key in a Ray job's metadata that names its virtual cluster. All drivers of a submitted job
+inherit the metadata and cannot remove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """Something that runs where its job should not."""
+    """An actor or task that runs outside the virtual cluster of its job."""
 
     cluster: ClusterId
     what: Running
@@ -47,9 +47,9 @@ class Escape:
 def jobs_in(
     state: ClusterState, named: Mapping[JobId, str] = MappingProxyType({})
 ) -> dict[JobId, ClusterId]:
-    """The virtual cluster of each job that has one: as its drivers said, or else its metadata.
+    """The virtual cluster of each job: the one its drivers entered, otherwise the one in `named`.
 
-    A script may begin another virtual cluster than the one that it was started in.
+    A script may enter another virtual cluster than the one that it was started in.
     """
     found = {job: ClusterId(name) for job, name in named.items() if name in state.entries}
     for id, entry in state.entries.items():
@@ -63,7 +63,7 @@ def escapes(
     running: Iterable[Running],
     past: Container[GroupId] = frozenset(),
 ) -> tuple[Escape, ...]:
-    """What runs outside of the virtual cluster of its job and those inside it.
+    """The work that runs outside its job's virtual cluster and the virtual clusters inside that.
 
     Ray reports the end of a task a second late, so work in a `past` group of ours is no escape.
     """

@@ -1,4 +1,3 @@
-"""All that talks to Ray: the cluster as `gangs` needs it (`cluster.py`, `workers/`), Ray's control
-plane as the manager needs it (`control_plane/`), the start of a private Ray (`start.py`), and every
-private part of Ray that the fabric uses (`private_ray.py`).
+"""All code that talks to Ray: `cluster.py` and `workers/` for `gangs`, `control_plane/` for the
+manager, `start.py` for a private Ray, and `private_ray.py` with all private parts of Ray in use.
 """
