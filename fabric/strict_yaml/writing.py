@@ -1,7 +1,6 @@
 """Writes plain values as YAML that `reading` reads back unchanged.
 
-Sections are blocks, lists stand in brackets, and text has quotes if it could be read as anything
-else.
+Sections are blocks, lists are in brackets, and text is quoted if it could be read as anything else.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Dumper: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Writer(Dumper):  # type: ignore[misc]
-    """Writes numbers as Python does, `null` for nothing, and no aliases."""
+    """Writes numbers as Python does, `null` for None, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -47,7 +46,7 @@ _Writer.add_implicit_resolver("tag:yaml.org,2002:float", DECIMAL, list("-+.01234
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """The YAML of a section: keys in their order, text unfolded."""
+    """The YAML of a section: keys in their order, long text unfolded."""
     text: str = yaml.dump(
         dict(values),
         Dumper=_Writer,
@@ -60,7 +59,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def with_keys(text: str, section: str, values: Mapping[str, Any], without: Sequence[str]) -> str:
-    """A YAML text with scalar keys set in one section and others removed. Comments stay.
+    """Set scalar keys in one section of a YAML text, and remove others. Comments stay.
 
     A section in braces becomes a block.
     """
