@@ -1,7 +1,7 @@
 """Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
 
-A gang ends with the process that reserved it. On a private Ray, Ray removes its placement groups,
-which have driver lifetime; on a shared Ray, that cluster's manager ends the gang.
+A gang ends with the process that reserved it: a private Ray, or a shared Ray's manager, removes it
+(decision 41).
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
 
 entrance: Callable[[], Any] | None = None
-"""Returns the module with `enter` and `leave`, for `with`. The package sets it: specs import no
-Ray."""
+"""Returns the module with `enter` and `leave`, for `with`. The package sets it, to keep Ray out."""
 
 OURS = "ray.io/"
 """The prefix of labels that Ray and the fabric set."""
@@ -284,7 +283,6 @@ class VirtualCluster:
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:
-    """Read a group, or a single node."""
     if isinstance(document, Mapping) and not {"nodes", "scheduling_policy"} & document.keys():
         return FixedSizeNodes(nodes=(_read_node(at, document),))
     given = _mapping(at, document, ("nodes", "scheduling_policy"))

@@ -1,7 +1,4 @@
-"""The commands about virtual clusters, `fedpilot cluster`; `create_cluster.py` has `create`.
-
-Results go to stdout, as text or as one JSON document; everything else goes to stderr.
-"""
+"""`fedpilot cluster`; results go to stdout, as text or one JSON document, all else to stderr."""
 
 from __future__ import annotations
 

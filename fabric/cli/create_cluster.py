@@ -117,7 +117,6 @@ def _follow(
     wait_s: float,
     say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    """Poll a waiting virtual cluster until it is active or `wait_s` is over."""
     from ..core.text.amounts import duration, ordinal
     from ..terminal.clusters.words import short
 

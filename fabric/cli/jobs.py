@@ -1,7 +1,4 @@
-"""The commands about jobs, `fedpilot job`: unmodified Ray scripts in virtual clusters of their own.
-
-A job's output goes to stdout; messages about the job go to stderr.
-"""
+"""`fedpilot job`; a job's output goes to stdout, messages about it go to stderr."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from .routing.work import Work
 from .routing.work_table import WorkTable
 
 ANSWERS = 10_000
-"""How many answers are remembered. It covers all requests that Ray may repeat after the manager
-died."""
+"""How many answers are remembered: all that Ray may ask for again after the manager died."""
 
 JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""

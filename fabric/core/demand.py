@@ -1,8 +1,7 @@
 """Merges our requests to Ray's autoscaler with those of other programs.
 
-Ray keeps one request for the whole cluster, and each new request replaces it. So the manager reads
-it first. If it is what we wrote last, the others' part is unchanged; otherwise another program has
-replaced it, and all of it is theirs.
+Ray keeps one request for the whole cluster, and each new one replaces it. If the present one is
+what we wrote last, the others' part is unchanged; otherwise all of it is theirs.
 """
 
 from __future__ import annotations

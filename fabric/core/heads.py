@@ -1,7 +1,6 @@
 """Decides which virtual clusters a new head of a Ray cluster has lost.
 
-Ray and the ledger in its session's folder end with the head. A record outside the sessions' folders
-survives, and tells the next head's manager which virtual clusters there were.
+A record outside Ray's session survives the head, unlike the ledger inside (decision 38).
 """
 
 from __future__ import annotations

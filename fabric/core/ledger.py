@@ -287,7 +287,6 @@ class Ledger:
         _put(self._members, each.cluster, each.id)
 
     def _add_all(self, vnodes: Iterable[VNode]) -> None:
-        """Add all of these or none."""
         done: list[VNodeId] = []
         try:
             for each in vnodes:

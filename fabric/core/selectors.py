@@ -122,8 +122,8 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """A selector for Ray, for a cluster whose machines have these labels.
 
-    Ray has no `Exists`, so it is replaced by the label's values on these machines. Machines that
-    join later with a new value do not match. ValueError if no machine has the label.
+    The label's values on these machines replace `Exists` and `DoesNotExist` (decision 15).
+    ValueError for `Exists` if no machine has the label.
     """
     labels = list(machines)
     said = {}

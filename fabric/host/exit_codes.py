@@ -1,7 +1,4 @@
-"""The exit codes of commands (for users: docs/reference/exit-codes.md).
-
-An error of any of the three packages has its code as `exits_with`.
-"""
+"""The exit codes of commands (docs/reference/exit-codes.md); errors have theirs as `exits_with`."""
 
 FAILED = 1
 """The command ran and failed."""

@@ -1,7 +1,4 @@
-"""The user that owns a virtual cluster: the one of the requesting process or job.
-
-A name without proof. It protects users from ending each other's work by mistake.
-"""
+"""The user that owns a virtual cluster: an unproven name, to protect others from mistakes."""
 
 from __future__ import annotations
 

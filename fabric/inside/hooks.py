@@ -104,7 +104,6 @@ def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]
 
 
 def _introspection(answer: Callable[[Any, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    """One of Ray's queries, answered from the current virtual cluster's document."""
 
     def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         cluster = current_id()

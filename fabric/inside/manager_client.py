@@ -32,8 +32,7 @@ FAREWELL_S = 1.0
 """How long to wait for the manager to receive the last report of a connection to Ray."""
 
 LEISURE, LEISURE_S = 4, 0.02
-"""The pause after a look, as a multiple of its CPU time, and at most: looks must not slow
-submission."""
+"""The pause after a look, in multiples of its CPU time and at most, to keep submission fast."""
 
 WINDOW = 1000
 """How many tasks are checked together: checking a thousand costs Ray a millisecond."""
@@ -57,8 +56,7 @@ class ReporterChannel(Protocol):
 class Reporter:
     """Reports to the manager which of this process's work has ended, and forgets that work.
 
-    Most work ends in the order of its submission, so a look checks the oldest and a part of the
-    rest.
+    Work mostly ends in submission order, so a look checks the oldest and a part of the rest.
     """
 
     def __init__(self, owner: ProcessId, line: ReporterChannel) -> None:
@@ -198,8 +196,6 @@ class _Ray:
 
 
 class _Connection(NamedTuple):
-    """The Ray that a process is connected to, and the process's ids there."""
-
     pid: int
     address: str
     job: str

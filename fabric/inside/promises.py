@@ -1,8 +1,7 @@
 """Places that the manager has promised to this process for the tasks that it submits next.
 
-Calling the manager costs a task a few tenths of a millisecond. A process that submits a burst of
-tasks of one kind gets places for the next ones with each call, twice as many each time. A promised
-place is work that waits in the cluster state. A place that is not used in time is given back.
+In a burst of tasks of one kind, each call of the manager promises twice as many places as the last
+(decision 31). A promised place is waiting work in the cluster state; unused places are given back.
 """
 
 from __future__ import annotations

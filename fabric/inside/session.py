@@ -1,7 +1,4 @@
-"""Runs jobs and blocks of code inside a virtual cluster: `init`, `with`, `current_cluster`.
-
-`init` is `ray.init(virtual_cluster=...)` of the proposal (seed 000, "Job API").
-"""
+"""Runs jobs and blocks inside a virtual cluster: the proposal's "Job API" (seed 000) as `init`."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ _SIZING = "_AutoscalingCoordinatorActor"
 """Ray's actor that reports the cluster's size to Ray's libraries, and requests more machines."""
 
 A_MACHINE = "node:"
-"""The prefix of the resources with which Ray names machines: `node:<ip>`, and
-`node:__internal_head__`."""
+"""The prefix of resources that name machines: `node:<ip>`, `node:__internal_head__`."""
 
 _WHERE = ("scheduling_strategy", "label_selector", "fallback_strategy")
 """Options that say where work runs."""
@@ -260,11 +259,9 @@ def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
 def named_by(
     demand: Resources, nodes: Callable[[], Iterable[Mapping[str, Any]]]
 ) -> dict[str, Condition]:
-    """The machines that work names by resources such as `node:10.0.0.7`. ValueError if none has
-    them all.
+    """The machines that work names by resources such as `node:10.0.0.7`, which Ray gives each one.
 
-    Ray gives each machine such a resource. It selects where work runs, and is not part of the
-    demand sent on.
+    ValueError if no machine has all of them.
     """
     wanted = [name for name, _ in demand.units if name.startswith(A_MACHINE)]
     if not wanted:

@@ -1,7 +1,7 @@
 """Jobs: unmodified Ray scripts inside virtual clusters of their own, through Ray's job API.
 
-`confine` runs a job's command and reserves its virtual cluster first. Ray's job server is part of
-the dashboard, so the head must run one (`pip install ray[default]`).
+`confine` reserves a job's virtual cluster, then runs its command. Ray's job server is part of the
+dashboard, so the head must run one (`pip install ray[default]`).
 """
 
 from __future__ import annotations

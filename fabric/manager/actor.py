@@ -1,8 +1,8 @@
 """The manager as Ray runs it: one detached actor per Ray cluster, on the head's machine.
 
-Every process of the cluster finds it by name; the first one creates it. Ray restarts it when it
-dies, and callers repeat their calls, so each method must tolerate being called twice. Its state is
-a file in the folder of Ray's session, which has the same path on all machines.
+The first process that needs it creates it; others find it by name. Ray restarts it when it dies,
+and callers repeat their calls, so each method must tolerate being called twice. Its state is a file
+in the folder of Ray's session.
 """
 
 from __future__ import annotations
@@ -230,7 +230,6 @@ class ManagerActor:
         return reconciler
 
     async def _record(self, reconciler: Reconciler, wait_s: float = RECORD_S) -> None:
-        """Record the virtual clusters for the next head."""
         if self._head is not None:
             await self._head.keep(reconciler.state.entries, time.time(), wait_s=wait_s)
 

@@ -1,6 +1,6 @@
-"""GroupProvisioner: makes and removes placement groups in Ray as the cluster state says.
+"""GroupProvisioner: makes and removes placement groups in Ray as the saved cluster state says.
 
-It asks Ray after the cluster state was saved. The reconciler repeats orders that Ray has not done.
+The reconciler repeats orders that Ray has not done.
 """
 
 from __future__ import annotations

@@ -148,9 +148,8 @@ class Reconciler:
     ) -> tuple[list[ClusterId], dict[str, str]]:
         """Request these virtual clusters of earlier heads again, or all detached ones.
 
-        Returns the restored ones, each with its old user, and why others are refused. A repeated
-        call gets the same answer. NoSuchCluster, before any change, for a name that is neither lost
-        nor there.
+        Returns the restored ones, each with its old user, and why others are refused; repeatable.
+        NoSuchCluster, before any change, for a name that is neither lost nor there.
         """
         entries, now = self.state.entries, self._clock()
         gone = gone_of(record, entries, now)
@@ -301,7 +300,6 @@ class Reconciler:
                 self._provisioner.order(remove=[_stray(found)])
 
     def _see_group(self, group: PlacementGroupRecord, found: Seen) -> None:
-        """Handle a placement group that has moved, or has no places yet."""
         since = self.statuses.starting.get(group.cluster)
         if has_places(group, found):
             self.admission.settle(group, found)
@@ -366,7 +364,6 @@ class Reconciler:
                 ledger.add(vnode)
 
     async def _audit(self, seen: Observed) -> None:
-        """Look for work outside its job's virtual cluster."""
         if self._clock() < self._audited + self._settings.audit_s:
             return
         self._audited = self._clock()

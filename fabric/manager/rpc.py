@@ -1,12 +1,10 @@
 """Calls the manager over its own socket, and through Ray where that is impossible.
 
-A call of an actor takes Ray 2.4 ms after a pause, a socket a fifth of that, and each task submitted
-inside a virtual cluster needs a call. So the manager also listens on a port of its machine, and its
-actor tells callers the port and a token. A failed call is repeated through Ray, which finds a
-restarted manager, so each method must tolerate being called twice.
+The manager listens on a port of its machine, which is much faster than Ray (decision 16); its actor
+tells callers the port and a token. A failed call is repeated through Ray, which finds a restarted
+manager, so each method must tolerate being called twice.
 
-A message is its length and a pickle on a plain socket: gRPC's threads do not survive the forks of
-the host processes.
+A message is its length and a pickle, not gRPC, which does not survive the host processes' forks.
 """
 
 from __future__ import annotations
@@ -258,7 +256,6 @@ def _without_frames(error: BaseException) -> None:
 
 
 def _explained(error: Exception) -> FabricError:
-    """Translate an error of Ray."""
     from ray.exceptions import (
         ActorDiedError,
         ActorUnavailableError,

@@ -1,7 +1,6 @@
 """Statuses: each virtual cluster's state beyond the cluster state, and the history.
 
-Only deletions of another user's virtual clusters are on disk. A new manager finds out again which
-clusters start or are in trouble, and why others wait.
+Only deletions of another user's virtual clusters are on disk; a new manager rebuilds the rest.
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""All code that talks to Ray: `cluster.py` and `workers/` for `gangs`, `control_plane/` for the
-manager, `start.py` for a private Ray, and `private_ray.py` with all private parts of Ray in use.
-"""
+"""All code that talks to Ray; `private_ray.py` has all of Ray's private parts that are in use."""

@@ -1,8 +1,8 @@
 """Keeps the manager's deaths out of drivers' consoles, since no work of the drivers has died.
 
-Ray prints the death of an actor on the driver of the job that made it. For the manager that is
-misleading, since Ray restarts it. `ManagerDeaths` replaces Ray's pattern of unprinted lines
-(`RAY_DEDUP_LOGS_SKIP_REGEX`), and also applies that pattern.
+Ray prints an actor's death on the driver that made it, also the manager's, which it restarts.
+`ManagerDeaths` replaces Ray's pattern of unprinted lines (`RAY_DEDUP_LOGS_SKIP_REGEX`), and also
+applies that pattern.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """All private parts of Ray that the fabric uses, and whether the installed Ray has them.
 
-Ray has no public way to choose the id of a placement group, to wrap the submission of work, or to
-ask which placement group a worker runs in. The private parts were tested on the Rays from FLOOR to
-TRIED (`make floor`). `require` checks names, parameters and message fields before their first use,
-and refuses a changed Ray with a list of what it lacks.
+They were tested on the Rays from FLOOR to TRIED (`make floor`, decision 27). `require` checks
+names, parameters and message fields before their first use, and names what a changed Ray lacks.
 """
 
 from __future__ import annotations

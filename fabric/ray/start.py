@@ -1,8 +1,7 @@
 """Starts and ends this process's Ray: quietly, quickly, in its own thread.
 
-A private Ray has no dashboard, autoscaler, log monitor, or agents for metrics and runtime
-environments. Ray has no public switches for these, so `_short_cuts` replaces functions of the Rays
-it KNOWS during their start; any other Ray starts in full.
+A private Ray has no dashboard, autoscaler, log monitor or agents (decision 13). Ray has no switches
+for these, so `_short_cuts` replaces functions of the Rays it KNOWS; any other Ray starts in full.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ PRELOAD = "FEDPILOT_PRELOAD"
 LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
 
 NICENESS = "RAY_worker_niceness"
-"""The niceness of workers relative to their raylet. Ray's default of 15 starves them on a busy
-machine."""
+"""The niceness of workers relative to their raylet; Ray's 15 starves them on a busy machine."""
 
 QUIET: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -241,7 +239,6 @@ def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> A
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute within the block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -265,7 +265,6 @@ class _Reader:
         return Problem(key=key or "the file", found=found, allowed=allowed, where=self.at(line))
 
     def refuse(self, line: int, key: str, found: str, allowed: str) -> NoReturn:
-        """Raise BadFile with the earlier problems and this one."""
         before = [problem for _, problem in self.problems]
         raise BadFile([*before, self._problem(line, key, found, allowed)]) from None
 

@@ -1,7 +1,4 @@
-"""Writes plain values as YAML that `reading` reads back unchanged.
-
-Sections are blocks, lists are in brackets, and text is quoted if it could be read as anything else.
-"""
+"""Writes YAML that `reading` reads back unchanged, with quotes around text where needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How all commands print, are interrupted and end: tables, colours, spinners, exit codes.
+"""How all commands print, are interrupted and end; `clusters/` describes virtual clusters and jobs.
 
-`clusters/` describes virtual clusters and jobs. The room imports no Ray and no mediator.
+The room imports no Ray and no mediator.
 """

@@ -1,7 +1,6 @@
 """A cluster without Ray: the same protocols inside one process, with planned faults.
 
-Workers are plain objects with a thread each. Values are shared, not copied: a worker that changes
-an argument changes it for all, which Ray does not allow.
+Workers are plain objects with a thread each. Values are shared, not copied as by Ray.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ class Faults:
 
 @dataclass(frozen=True)
 class Stored:
-    """The handle of a stored value."""
-
     value: Any
 
 
@@ -158,8 +155,6 @@ def _failed(worker: str, method: str, error: Exception) -> WorkerFailed:
 
 
 class FakeGroup:
-    """Bundles of a fake cluster."""
-
     def __init__(
         self, cluster: FakeCluster, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy
     ) -> None:
@@ -205,7 +200,6 @@ class FakeCluster:
         return self._machines
 
     def groups(self) -> tuple[FakeGroup, ...]:
-        """The groups that were created and not removed."""
         return tuple(self._groups.values())
 
     def create_group(
@@ -249,7 +243,6 @@ class FakeCluster:
             worker.end(WorkerLost(worker.name, "its vnode was given back"))
 
     def kill_worker(self, name: str) -> None:
-        """End a worker as if its process had died."""
         for group in self.groups():
             for worker in group.workers:
                 if worker.name == name:

@@ -41,8 +41,6 @@ NOBODY = ClusterId("")
 
 @dataclass
 class _Held:
-    """A placement group, and the machines of its bundles."""
-
     group: PlacementGroupRecord
     name: str
     hosts: list[MachineId | None]
@@ -73,8 +71,6 @@ class _Told:
 
 @dataclass
 class FakeRay:
-    """A Ray cluster on paper."""
-
     clock: ManualClock
     lag_s: float = 0.0
     """The age of the machines' reports about free resources and bundles."""
@@ -204,7 +200,6 @@ class FakeRay:
         self._place()
 
     def stop(self, name: str) -> None:
-        """End foreign work."""
         del self._uses[name]
         self._place()
 
@@ -217,7 +212,6 @@ class FakeRay:
         self._place()
 
     def group_down(self, id: str) -> None:
-        """Remove a placement group outside the manager."""
         del self._groups[GroupId(id)]
         self._work.discard(GroupId(id))
         self._place()
@@ -243,7 +237,6 @@ class FakeRay:
         self._actors.update({actor} - {""})
 
     def work_down(self, group: str, actor: str = "") -> None:
-        """End all work in a placement group."""
         self._work.discard(GroupId(group))
         self._actors.discard(actor)
 
@@ -274,7 +267,6 @@ class FakeRay:
         return self._groups[id].state
 
     def seen(self, id: GroupId) -> Seen:
-        """A placement group as it is now."""
         held = self._groups[id]
         return Seen(
             id=id,

@@ -1,9 +1,8 @@
 """What is free of each single GPU of a place.
 
-A share of a GPU comes from one GPU, so two free halves are not a whole one. The ledger has only
-sums, and Ray does not report which GPUs it chose. So shares are assumed to lie as tightly as they
-can. After some have ended this may be wrong, and Ray refuses what seemed possible. Such a machine
-is `fragmented`, and its shares are assumed to lie as far apart as they can.
+A share of a GPU comes from one GPU, so two free halves are not a whole one. Ray does not report
+which GPUs it chose, so shares are assumed to lie as tightly as they can. If Ray refuses what seemed
+possible, the machine is `fragmented`: its shares are assumed to lie as far apart as they can.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 The bundles of placement groups carry a vnode: together, what is not carved out of it. A group of
 fixed-size nodes begins as one placement group, under its policy. Later placement groups have one
-bundle each. A placement group cannot change its size, so idle ones are replaced.
-
-This package chooses the ids, not Ray, so that work can wait for a placement group before it exists.
+bundle each. A placement group cannot change its size, so idle ones are replaced. This package
+chooses the ids, so that work can wait for a placement group before it exists (decision 16).
 """
 
 from __future__ import annotations
@@ -175,9 +174,8 @@ def groups_for(
     """The placement groups for the fixed-size nodes of an admitted virtual cluster.
 
     Right below the Ray cluster, Ray chooses the machines, and chooses again when they die. Nodes
-    that are `pinned` to the ledger's machines, like all nodes inside another virtual cluster, get
-    one placement group each, which can be made again elsewhere under its id. A placement group
-    that a user requested, with the id `whole`, stays one.
+    `pinned` to the ledger's machines, like all inside another virtual cluster, get one placement
+    group each. A placement group that a user requested, with the id `whole`, stays one.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
     numbered = (fixed_id(request.id, number) for number in itertools.count())

@@ -167,7 +167,6 @@ class _Trial:
         return None
 
     def again(self, missing: Sequence[int]) -> DoesNotFit | None:
-        """Take a new place for each missing fixed-size node, one after the other."""
         number = 0
         for group in self._request.groups:
             ids = [fixed_id(self._request.id, number + n) for n in range(len(group.bundles))]

@@ -143,8 +143,6 @@ def _fit_equal(
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One node of a search: its bundle, and its position in the request."""
-
     bundle: Bundle
     group: int
     policy: SchedulingPolicy
@@ -206,8 +204,6 @@ class _State:
 
 @dataclass(slots=True)
 class _Budget:
-    """The rest of a search's budget."""
-
     pairs: int
 
 

@@ -109,7 +109,6 @@ def _largest(machines: Iterable[Machine], demand: Resources) -> str:
 
 
 def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode], demand: Resources) -> str:
-    """What limits the amount that a cluster can have in one place."""
     known = ledger.clusters[cluster]
     if known.flexible:
         over = tuple(sorted(known.exceeded(demand).items()))

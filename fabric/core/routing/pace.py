@@ -1,7 +1,6 @@
 """Predicts how soon a placement group in use has room for one more task, from its finished tasks.
 
-Ray starts the next task of a group's queue at once, but needs 0.1 s for a new group. So a short
-task waits in a group's queue, and a task behind long ones waits for any free group.
+A short task waits in a group's queue, a task behind long ones for any free group (decision 31).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Chooses where a task or an actor runs: in a bundle, in Ray's queue, or in a group of its own.
 
 Work goes into a bundle with room for all of it, otherwise into a new one on a vnode, for which the
-virtual cluster may have to grow. Otherwise it waits: in Ray's queue for a placement group of
-fixed-size nodes, or for a placement group of its own, whose id it gets before that exists.
+virtual cluster may grow. Otherwise it waits, in the queue of a group or for its own (decision 16).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Formats amounts for messages, tables and logs, one form each, and parses sizes.
-
-Units of a thousand bytes are KB, MB, GB and TB, those of 1024 are KiB, MiB, GiB and TiB.
-"""
+"""Formats amounts for messages, tables and logs, and parses sizes (1 KB is 1000 B, 1 KiB 1024)."""
 
 from __future__ import annotations
 

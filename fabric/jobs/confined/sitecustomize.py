@@ -36,8 +36,7 @@ class _WhenRayComes(importlib.abc.MetaPathFinder):
 
 
 def _wrap() -> None:
-    """Wrap Ray. If that fails, Ray can still be imported, but `ray.init` refuses it through `hook`,
-    so that nothing runs outside the virtual cluster unnoticed."""
+    """Wrap Ray. If that fails, Ray can still be imported, but `ray.init` refuses it by `hook`."""
     try:
         from fedpilot.fabric import inside  # the script's Python may have another version
 

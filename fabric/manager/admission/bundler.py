@@ -1,7 +1,6 @@
 """Bundler: keeps placement groups in step with the vnodes that they carry.
 
-It records the groups in the cluster state, and orders from the provisioner what to make and remove.
-The orders begin after the cluster state has been saved.
+It records the groups in the cluster state; its orders begin after that state has been saved.
 """
 
 from __future__ import annotations

@@ -249,7 +249,6 @@ class AdmissionController:
         self._statuses.ended(id, why, on_record=on_record)
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
-        """Remove what a cluster and all below it hold."""
         ledger, groups = self.state.ledger, self.state.groups
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]
@@ -351,7 +350,6 @@ class AdmissionController:
     def _vnode(
         self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
     ) -> VNode:
-        """A fixed-size node for which Ray has found a new machine."""
         request = self.state.entries[group.cluster].request
         own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
         labels = {**self.state.ledger.machines[host].labels, **own}

@@ -1,7 +1,6 @@
 """Fragmentation: the machines whose GPUs are free in smaller parts than the ledger assumes.
 
-Ray does not report which GPU carries what. If Ray has no room but the ledger does, the free parts
-are on different GPUs (`core/places/gpus.py`).
+It follows from refusals of Ray where the ledger has room (`core/places/gpus.py`).
 """
 
 from __future__ import annotations

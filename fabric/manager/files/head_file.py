@@ -1,8 +1,8 @@
 """HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
 
-There is one JSON file for each address of a head on this machine, below XDG_STATE_HOME or
-`~/.local/state` of Ray's user. A thread writes it durably, so that a slow home folder does not
-delay answers. Without it the manager still works, but a new head knows nothing about this one.
+There is one JSON file for each address of a head on this machine (decision 38). A thread writes it
+durably, so that a slow home folder does not delay answers. Without the file the manager still
+works, but a new head knows nothing about this one.
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ class HeadFile:
             await asyncio.wait([self._writing], timeout=wait_s)
 
     async def _write(self) -> None:
-        """Write until the latest record is on disk."""
         while (record := self.record) != self._written:
             try:
                 await asyncio.to_thread(write, self._path, record)

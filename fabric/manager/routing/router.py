@@ -1,8 +1,7 @@
 """Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
 
-A process that submits a task or an actor chooses its id and asks where it runs. The answer is a
-placement group. If it does not exist yet, its id is that of the work, and Ray holds the work until
-the group has been made.
+A submitter chooses the id of its work and asks where it runs. The answer is a placement group. If
+that does not exist yet, its id is that of the work, which waits for it in Ray (decision 16).
 """
 
 from __future__ import annotations
@@ -116,7 +115,6 @@ class Router:
         return state.works[ask.id]
 
     def _check_actors(self, ask: Ask) -> None:
-        """Raise TooLarge for an actor without resources beyond the limit."""
         most = self._bundles.settings.actors_without_resources
         whose = "`actors_without_resources` of the manager"
         entry = self._state.entries.get(ask.cluster)
@@ -168,10 +166,9 @@ class Router:
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
-        """The end of the first task of this kind, if waiting for it shows where this one runs.
+        """The end of the first task of this kind, if it decides whether this one is held.
 
-        A task may wait in a bundle's queue if its kind is short; otherwise it is held. None if it
-        need not wait for the proof.
+        Only tasks of a kind that has proved short wait in a bundle's queue (decision 31).
         """
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
@@ -374,10 +371,7 @@ class Router:
 
 
 class Reconstruction:
-    """Work that Ray repeats by itself, since its result was lost (lineage).
-
-    Ray waits for the placement group that the work had, and no process reports the work's end.
-    """
+    """Work that Ray repeats by itself, since its result was lost; no process reports its end."""
 
     def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
         self._state = state

@@ -1,7 +1,4 @@
-"""Decides where work would run now, from the cluster state and from how long such tasks take.
-
-`Batches`: similar tasks wait together for one placement group, up to a limit.
-"""
+"""Decides where work would run now, and which similar tasks wait together for one group."""
 
 from __future__ import annotations
 

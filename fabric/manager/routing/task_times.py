@@ -1,7 +1,4 @@
-"""TaskTimes: how long tasks of each kind take, from those that have ended.
-
-A kind is the tasks of one function with the same needs in one virtual cluster.
-"""
+"""TaskTimes: how long tasks of each kind (one function, the same needs and cluster) take."""
 
 from __future__ import annotations
 

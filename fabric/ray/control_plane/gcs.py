@@ -1,8 +1,7 @@
 """Gcs: the manager's calls to Ray's control plane, as coroutines.
 
-In its Python API, Ray chooses the id of a placement group. The manager must choose it: it records a
-group before the group exists, requests it again after a crash, and gives it to waiting work. So
-this module sends the messages of Ray's own API to the GCS. It imports Ray on import.
+In its Python API, Ray chooses the id of a placement group, but here the manager must (decision 16).
+So this module sends the messages of Ray's own API to the GCS. It imports Ray on import.
 """
 
 from __future__ import annotations

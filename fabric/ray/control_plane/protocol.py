@@ -115,7 +115,6 @@ class RayControl(Protocol):
     ) -> Observed:
         """Look at the whole cluster.
 
-        Finds the placement groups in `known` (id to number of bundles) and all placed ones. Unknown
-        waiting ones are found only with `everything`, which takes longer with every group that ever
-        existed.
+        Finds the placement groups in `known` (id to number of bundles) and all placed ones;
+        with `everything` also unknown waiting ones, which takes longer with every group ever made.
         """

@@ -1,7 +1,4 @@
-"""Parses Ray's resource names and reports: a machine's bundles and free resources, work's demands.
-
-It uses no Ray: Ray's messages come in, our records go out.
-"""
+"""Parses Ray's messages about resources, without Ray: a machine's bundles, work's demands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The picture of `tree`: what the machines have, which virtual clusters hold it, and which wait.
-
-It is drawn from a document (`manager/snapshot.py`) and the time.
-"""
+"""The picture of `tree`: what the machines have, which virtual clusters hold it, and which wait."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ def picture(document: Document, now: float) -> RenderableType:
 
 
 def _machines(view: View) -> RenderableType:
-    """The resources of the machines, in all and each."""
     have, free = view.told(view.total()).to_ray(), view.free().to_ray()
     head = Text.assemble(("Ray cluster", "bold"), f" of {counted(len(view.machines), 'machine')}")
     table = bare()
@@ -154,7 +150,6 @@ class _Strip:
         return bar
 
     def _details(self, cluster: Document) -> Iterator[Text]:
-        """The smaller print below a line."""
         view, now = self._view, self._view.now
         if cluster["reason"]:
             yield Text(short(cluster["reason"]), status(cluster).style)
@@ -188,7 +183,6 @@ class _Strip:
 
 
 def _legend(view: View) -> Text:
-    """Explain only the marks that occur."""
     held = view.holders(ROOT)
     idle = any(cluster["available"] for cluster in view.clusters)
     marks = [

@@ -1,7 +1,4 @@
-"""Puts amounts, times and virtual clusters into words, the same in pictures and sentences.
-
-Amounts have Ray's names, and memory is in GiB.
-"""
+"""Puts amounts, times and virtual clusters into words; amounts have Ray's names, memory in GiB."""
 
 from __future__ import annotations
 
