@@ -1,7 +1,4 @@
-"""fabric: one Ray cluster, shared as virtual clusters of reserved nodes.
-
-Importing this package does not import Ray; names in `_LATER` import it on first use.
-"""
+"""fabric: one Ray cluster, shared as virtual clusters of reserved nodes, without Ray on import."""
 
 from __future__ import annotations
 

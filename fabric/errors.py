@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from .host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
-"""Names that the fabric uses: the Ray cluster itself, and all work on it outside fedpilot."""
+"""Names that the fabric uses: the Ray cluster itself, and all work outside virtual clusters."""
 
 
 class FabricError(Exception):

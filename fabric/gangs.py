@@ -1,8 +1,4 @@
-"""Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
-
-A gang ends with the process that reserved it: a private Ray, or a shared Ray's manager, removes it
-(decision 41).
-"""
+"""Reserves gangs: virtual clusters with workers that end with this process (decision 41)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Keeps old module names importable, for what crosses between processes of different versions.
 
-Drivers and the manager of a Ray cluster send each other pickles, and Ray starts the manager and
-submitted jobs by module name. Such a name is kept forever: objects with `travels` are pickled under
-it, and importing it gives the present module.
+Pickles and Ray's jobs contain module names. Objects with `travels` are pickled under a permanent
+one, and importing it gives the present module.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a user requests: a virtual cluster, its fixed-size nodes, and their placement on machines.
 
-A spec can be written in Python, as a document (YAML or JSON: `from_dict`, `to_dict`) and as a
-protobuf message (`proto/messages.py`), always with the names of the Ray enhancement proposal that
-it comes from (ray-project/enhancements#49, seed 000). Amounts are rounded to Ray's steps of
-1/10000.
+A spec is Python, a document (`from_dict`, `to_dict`) or a protobuf message (`proto/messages.py`),
+with the names of the proposal (ray-project/enhancements#49, seed 000). Amounts are rounded to
+Ray's steps of 1/10000.
 """
 
 from __future__ import annotations

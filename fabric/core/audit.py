@@ -12,8 +12,7 @@ from .records import ClusterId
 from .resources import Resources
 
 NAMES = "fedpilot.virtual_cluster"
-"""The key in a Ray job's metadata that names its virtual cluster. All drivers of a submitted job
-inherit the metadata and cannot remove it."""
+"""The key in a Ray job's metadata that names its virtual cluster. Its drivers cannot remove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +46,7 @@ class Escape:
 def jobs_in(
     state: ClusterState, named: Mapping[JobId, str] = MappingProxyType({})
 ) -> dict[JobId, ClusterId]:
-    """The virtual cluster of each job: the one its drivers entered, otherwise the one in `named`.
-
-    A script may enter another virtual cluster than the one that it was started in.
-    """
+    """The virtual cluster of each job: the one its drivers entered, or else the one in `named`."""
     found = {job: ClusterId(name) for job, name in named.items() if name in state.entries}
     for id, entry in state.entries.items():
         found.update(dict.fromkeys(entry.jobs, id))

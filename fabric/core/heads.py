@@ -1,7 +1,4 @@
-"""Decides which virtual clusters a new head of a Ray cluster has lost.
-
-A record outside Ray's session survives the head, unlike the ledger inside (decision 38).
-"""
+"""Decides which virtual clusters a new head lost, from a record that outlives it (decision 38)."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Ledger:
         return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
 
     def unused(self, loan: Loan) -> bool:
-        """Whether a loan could be returned: it is free, and no work needs the vnode to stay."""
+        """Whether a loan could be returned: it is free, and is not all of a vnode in use."""
         all_of_it = loan.resources == self.vnodes[loan.vnode].resources
         fits = loan.resources.fits(self.free(loan.vnode))
         return fits and not (all_of_it and self.carved(loan.vnode))

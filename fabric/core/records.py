@@ -25,7 +25,7 @@ ROOT = ClusterId("physical")
 """The Ray cluster itself, whose places are its machines."""
 
 DEFAULT = ClusterId("default")
-"""The virtual cluster of jobs that name none: all work on Ray outside fedpilot."""
+"""The virtual cluster of jobs that name none: all work on Ray outside the other ones."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"

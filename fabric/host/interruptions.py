@@ -1,9 +1,8 @@
 """Interruptions: SIGINT, SIGTERM and SIGHUP end a command once, in order, and are never lost.
 
-The signal handler raises at the main thread's current position. In a callback of the garbage
-collector or of an import, Python prints the error and continues. So an interruption that is lost
-inside the block is raised again a moment later. C code that imports, such as NumPy's, raises
-another error in its place, which `is_interruption` recognizes.
+The signal handler raises in the main thread. In a callback of the garbage collector or an import,
+Python prints that error and continues, so the interruption is raised again a moment later. C code
+that imports, such as NumPy's, raises another error instead, which `is_interruption` recognizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Writes files as a whole or not at all, even if the writer dies.
 
-A file is written beside its path and then renamed. A durable one survives a power cut: its bytes
-are synced before the rename, and its folder's entry before the call returns.
+A durable file survives a power cut: its bytes and its folder's entry are synced.
 """
 
 from __future__ import annotations

@@ -166,10 +166,7 @@ def carries(node: Mapping[str, Any], group: str, bundle: int | None) -> bool:
 
 
 def bundle_of(resources: Iterable[str], group: str) -> int | None:
-    """The index of the bundle of a placement group that these resources belong to.
-
-    Ray names them `CPU_group_<bundle>_<group>`, and for the whole group `CPU_group_<group>`.
-    """
+    """The bundle in names such as `CPU_group_<bundle>_<group>`; `CPU_group_<group>` names none."""
     found = (re.fullmatch(rf".+_group_(\d+)_{group}", name) for name in resources)
     return next((int(each[1]) for each in found if each), None)
 

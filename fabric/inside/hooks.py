@@ -1,10 +1,8 @@
 """Makes a Ray process work inside a virtual cluster, without a change to its code.
 
-`install` wraps the functions with which a process requests resources from Ray or asks for the
-cluster's size: submission of tasks and actors (`submission`), placement groups (`nested_groups`),
-`ray.nodes` and the like. In a virtual cluster they ask its manager first; elsewhere they behave as
-in Ray. Workers install the same wrappers on start. Code can bypass them
-(docs/reference/confinement.md).
+`install` wraps the functions that submit work (`submission`), make placement groups
+(`nested_groups`) or report the cluster's size. In a virtual cluster they ask its manager first.
+Workers install them on start. Code can bypass them (docs/reference/confinement.md).
 """
 
 from __future__ import annotations

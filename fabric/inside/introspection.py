@@ -144,9 +144,8 @@ def attainable_of(
 ) -> list[dict[str, Any]]:
     """The machines of a virtual cluster, each as large as its part of it could be now.
 
-    Ray's libraries divide the resources that they see among their work, but a virtual cluster only
-    grows with its work. Without this they would never use more than it holds now. Memory that no
-    vnode reserved is counted in proportion to the part's CPUs (or GPUs).
+    Otherwise Ray's libraries, which divide what they see, would never make it grow. Memory that
+    no vnode reserved is counted in proportion to the part's CPUs (or GPUs).
     """
     document = asking.snapshot()
     found, left = [], _most(document, cluster)

@@ -1,7 +1,6 @@
 """Wraps functions of Ray, also for modules that have already imported them.
 
-A wrapped function carries a mark and is never wrapped again, not even by another copy of this
-module.
+A wrapped function has a mark, and no copy of this module wraps it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""VirtualClusters: the virtual clusters of the Ray cluster that this process is connected to.
-
-The cluster's manager answers; the first process that needs a manager creates it.
-"""
+"""VirtualClusters: the client of a Ray cluster's manager, which it creates if there is none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Runs a command inside a virtual cluster that begins before it and ends with it.
 
-`fedpilot job submit` has Ray run `python -m fedpilot.fabric.confine --name NAME --spec JSON --
-python job.py` on a machine of the Ray cluster. The command needs no changes. The module name
-`fedpilot.fabric.confine` stays even if this file moves (`pickle_names.py`).
+Ray runs it as `python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py` for
+`fedpilot job submit`. That module name stays even if this file moves (`pickle_names.py`).
 """
 
 from __future__ import annotations
@@ -125,10 +124,7 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
 def run(
     asking: VirtualClusters, given: argparse.Namespace, command: Sequence[str], address: str
 ) -> int:
-    """Run a command once its virtual cluster has its places; return its exit code.
-
-    The reservation ends with this process, however the process ends.
-    """
+    """Run a command in its virtual cluster, which ends with this process; return the exit code."""
     if given.join:
         place = asking.show(given.name)
     else:

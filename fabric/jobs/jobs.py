@@ -226,10 +226,7 @@ def _of(id: str) -> Iterator[None]:
 
 
 def reason_in(message: str | None) -> str:
-    """Why a job ended: our last line if it ends the log, otherwise what Ray or pip says.
-
-    If a job has failed, Ray's message ends with the last lines of the log, or of pip's output.
-    """
+    """Why a job ended: our last line if it ends the log, otherwise what Ray or pip says."""
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]
     if last.startswith(SAYS) and not last.endswith(READY):

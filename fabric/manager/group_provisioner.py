@@ -1,7 +1,4 @@
-"""GroupProvisioner: makes and removes placement groups in Ray as the saved cluster state says.
-
-The reconciler repeats orders that Ray has not done.
-"""
+"""GroupProvisioner: makes and removes placement groups in Ray as the saved cluster state says."""
 
 from __future__ import annotations
 

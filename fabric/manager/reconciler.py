@@ -1,10 +1,9 @@
 """Reconciler: makes Ray agree with the state of one Ray cluster's virtual clusters.
 
 A decision goes into the state first, then into its file, and only then to Ray. A turn of the loop
-looks at all of Ray and corrects the differences, so a crash between any two steps loses nothing. It
-makes the placement groups of the state, removes ours that are not in it, and never touches others.
-
-It runs in one event loop and never waits between reading the state and writing it.
+compares all of Ray with the state, so a crash between any two steps loses nothing. It makes missing
+placement groups, removes surplus ones of ours, and never touches others. It runs in one event loop
+and never waits between reading the state and writing it.
 """
 
 from __future__ import annotations
@@ -330,7 +329,7 @@ class Reconciler:
                 self.state.enter(replace(now, jobs=now.jobs - over))
 
     def _see_others(self, seen: Observed) -> None:
-        """Record what runs on Ray outside fedpilot, as the default virtual cluster."""
+        """Record what runs outside all virtual clusters as the default virtual cluster."""
         ledger = self.state.ledger
         ours: dict[MachineId, list[Resources]] = {}
         for found in seen.groups.values():

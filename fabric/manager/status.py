@@ -1,6 +1,6 @@
 """Statuses: each virtual cluster's state beyond the cluster state, and the history.
 
-Only deletions of another user's virtual clusters are on disk; a new manager rebuilds the rest.
+Only deletions of another user's virtual clusters are on disk; a new manager finds the states again.
 """
 
 from __future__ import annotations

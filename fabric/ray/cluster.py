@@ -1,7 +1,7 @@
-"""RayCluster: the Ray cluster that this process starts, connects to or attaches to.
+"""RayCluster: the one Ray cluster that this process starts, connects to or attaches to.
 
-A process has at most one Ray. Groups and actors have driver lifetime: Ray removes them when the
-process ends in any way. Ray reads its settings on import, so functions import it.
+Groups and actors have driver lifetime: Ray removes them when the process ends in any way. Ray
+reads its settings on import, so functions import it.
 """
 
 from __future__ import annotations

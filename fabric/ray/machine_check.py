@@ -1,8 +1,4 @@
-"""Asks every machine of a Ray cluster whether fedpilot can work there, and how busy it is.
-
-The task takes no CPU, so a full cluster also answers. Its code travels with it, so a machine needs
-nothing of fedpilot.
-"""
+"""Asks every machine of a Ray cluster whether fedpilot can work there, in a task without CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Keeps the manager's deaths out of drivers' consoles, since no work of the drivers has died.
+"""Keeps the manager's deaths, after which Ray restarts it, out of drivers' consoles.
 
-Ray prints an actor's death on the driver that made it, also the manager's, which it restarts.
 `ManagerDeaths` replaces Ray's pattern of unprinted lines (`RAY_DEDUP_LOGS_SKIP_REGEX`), and also
 applies that pattern.
 """

@@ -1,7 +1,6 @@
-"""Imports the modules that a worker will need, before its first call.
+"""Imports the modules in MODULES before a private Ray's worker gets its first call.
 
-A process of a private Ray imports this module first; `start` names the others in MODULES. They
-create a million lasting objects, on which the garbage collector would spend a fifth of the time.
+They create a million lasting objects, on which garbage collection would spend 1/5 of the time.
 """
 
 from __future__ import annotations

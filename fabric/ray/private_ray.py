@@ -176,10 +176,7 @@ def require(*purposes: str) -> None:
 
 
 def channel(address: str) -> Any:
-    """A channel to the GCS, for coroutines, with the credentials that Ray would use.
-
-    It has no limit for answers: gRPC's default of 4 MB holds only a few thousand tasks.
-    """
+    """A channel to the GCS for coroutines, with Ray's credentials but not gRPC's limit of 4 MB."""
     options = (("grpc.max_receive_message_length", -1),)
     return module(_CHANNEL.module).init_grpc_channel(address, options, asynchronous=True)
 

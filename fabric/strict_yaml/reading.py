@@ -131,8 +131,8 @@ def decoded(content: bytes, where: str) -> str:
 def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
     """Parse a YAML text; `at` formats a line number, and `root` is the path of the whole value.
 
-    libyaml parses a large text first. If it reports an error, or the text is empty, PyYAML's own
-    parser reads the text again, since its marks are more exact.
+    libyaml parses a large text first. If that fails, PyYAML's own parser, whose marks are more
+    exact, reads it again.
     """
     stand_ins = _stand_ins(text)
     parsed = text.translate({ord(each): stand_in for stand_in, each in stand_ins.items()})

@@ -1,7 +1,4 @@
-"""Says in plain words which values a pydantic model allows and which value a file holds.
-
-Error messages, the reference pages and the starter config all use these words.
-"""
+"""Says in plain words which values a pydantic model allows and which value a file holds."""
 
 from __future__ import annotations
 

@@ -56,10 +56,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def with_keys(text: str, section: str, values: Mapping[str, Any], without: Sequence[str]) -> str:
-    """Set scalar keys in one section of a YAML text, and remove others. Comments stay.
-
-    A section in braces becomes a block.
-    """
+    """Set and remove scalar keys in a YAML section; comments stay, and braces become a block."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if isinstance(root, yaml.MappingNode) and root.flow_style:
         root = yaml.compose(text := written(read(text, str).value), Loader=yaml.SafeLoader)

@@ -1,4 +1,1 @@
-"""How all commands print, are interrupted and end; `clusters/` describes virtual clusters and jobs.
-
-The room imports no Ray and no mediator.
-"""
+"""How all commands print, are interrupted and end; it imports no Ray and no mediator."""

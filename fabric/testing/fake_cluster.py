@@ -1,7 +1,4 @@
-"""A cluster without Ray: the same protocols inside one process, with planned faults.
-
-Workers are plain objects with a thread each. Values are shared, not copied as by Ray.
-"""
+"""A cluster without Ray: the same protocols in one process; values are shared, not copied."""
 
 from __future__ import annotations
 

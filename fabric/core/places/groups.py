@@ -33,8 +33,7 @@ class CarriedBundle:
     """None if its vnode is gone while other bundles of the same group are in use."""
     resources: Resources
     machine: MachineId | None = None
-    """The required machine. Without one, Ray chooses a machine that the selector allows, and
-    chooses again when it dies."""
+    """The required machine; without one Ray chooses by the selector, and again when it dies."""
     selector: Selector = field(default_factory=dict, hash=False)
 
 
@@ -263,8 +262,7 @@ def _cheapest(
 ) -> list[PlacementGroupRecord] | None:
     """The idle groups to remove so that a vnode loses at least `extra`; None if too few are idle.
 
-    One large enough group is better than several. Of those, fewer bundles are better, then a
-    smaller size.
+    One large enough group beats several; among those, fewer bundles win, then a smaller size.
     """
     if not extra:
         return []

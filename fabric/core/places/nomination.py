@@ -81,10 +81,7 @@ def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
 def refill(
     ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
 ) -> Admit | DoesNotFit:
-    """Find new places for a virtual cluster's lost fixed-size nodes and flexible resources.
-
-    The ledger is not changed. STRICT_SPREAD and STRICT_PACK also hold for the nodes that remain.
-    """
+    """Find new places for what a cluster lost; strict policies include the nodes that remain."""
     trial = _Trial(ledger.copy(), replace(request, least=least))
     return trial.again(missing) or trial.flexible() or trial.admitted()
 

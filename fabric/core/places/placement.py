@@ -27,8 +27,7 @@ SEARCH_BUDGET = 30_000
 """How many (node, machine) pairs a search tries before it gives up, in a fraction of a second."""
 
 Gpus = Mapping[MachineId, tuple[int, ...]]
-"""What is free of each GPU of a machine, in units. A machine without an entry has whole GPUs, and
-one with the remainder."""
+"""What is free of each GPU, in units; without an entry, whole GPUs and one with the remainder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,7 @@ def fit_all(
     budget: int = SEARCH_BUDGET,
     free: bool = False,
 ) -> Placement | Misfit | Undecided:
-    """Say whether several groups, each under its own policy, fit the machines together.
-
-    With `free`, the machines' amounts are free amounts, and a reason says so.
-    """
+    """Say whether several groups fit the machines together; `free`: the amounts are free ones."""
     fleet = sorted(machines, key=lambda machine: machine.id)
     gpus = gpus or {}
     if not any(group.bundles for group in groups):

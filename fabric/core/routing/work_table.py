@@ -24,10 +24,7 @@ Load = Mapping[tuple[GroupId, int], Resources]
 
 
 class WaitQueues(Generic[Id]):
-    """A queue of waiting ids for each kind; a lower number is older.
-
-    Adding, removing and finding the next head take logarithmic time.
-    """
+    """A queue of ids for each kind, lowest number first; operations take logarithmic time."""
 
     def __init__(self) -> None:
         self._kinds: dict[Id, Hashable] = {}
@@ -156,10 +153,7 @@ class WorkTable:
         return reduce(or_, self._demands.get(group, ()), Resources())
 
     def queues(self, group: GroupId) -> list[Work]:
-        """The first of each kind in Ray's queue for a placement group, oldest first.
-
-        A kind is a bundle and a demand.
-        """
+        """The first of each kind (bundle and demand) in Ray's queue for a group, oldest first."""
         heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
         return sorted(heads, key=lambda work: work.number)
 
@@ -172,10 +166,7 @@ class WorkTable:
         return self._without[cluster]
 
     def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
-        """The next work of each kind that waits for its own placement group, oldest first.
-
-        If one is placed meanwhile, the next of its kind follows.
-        """
+        """The next held work of each kind, oldest first; after a placed one comes its successor."""
         if lines := self._held.get(cluster):
             with closing(lines.heads()) as heads:
                 for id in heads:

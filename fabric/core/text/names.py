@@ -15,8 +15,7 @@ _MARK = 6
 def joined_name(*parts: str) -> str:
     """The parts, joined by dashes, as a name that Ray accepts.
 
-    If it is too long, the longest parts lose their beginnings, and a hash of all parts at the end
-    keeps it unique.
+    If it is too long, the longest parts lose their beginnings, and a hash of all parts is added.
     """
     kept = [_FOREIGN.sub("-", part).strip("_.-") for part in parts]
     kept = [part for part in kept if part]

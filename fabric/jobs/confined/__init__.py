@@ -1,7 +1,6 @@
 """Puts the Python processes of a confined job into its virtual cluster.
 
-This folder is on their search path, so they import its `sitecustomize`, which wraps Ray on import.
-If a script starts with its own search path, `ray.init` calls `hook` instead.
+`sitecustomize`, on their search path, wraps Ray; without that path, `ray.init` calls `hook`.
 """
 
 from __future__ import annotations

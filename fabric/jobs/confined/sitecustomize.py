@@ -1,7 +1,6 @@
-"""Python imports this module on start if its folder is on the path: in every Python of a job.
+"""Every Python of a job imports this module on start, since its folder is on the path.
 
-It wraps Ray as soon as Ray is imported, so the script need not know of virtual clusters. Then it
-runs the user's own `sitecustomize`, further down the path.
+It wraps Ray as soon as Ray is imported, and runs the user's own `sitecustomize`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Bundler: keeps placement groups in step with the vnodes that they carry.
-
-It records the groups in the cluster state; its orders begin after that state has been saved.
-"""
+"""Bundler: keeps placement groups in step with vnodes; its orders wait until the state is saved."""
 
 from __future__ import annotations
 

@@ -286,10 +286,7 @@ class AdmissionController:
                     self._let_in(found)
 
     def _begin_anew(self, entry: Entry) -> None:
-        """Make all of a placement group again, under the id that its user knows.
-
-        Ray cannot repair part of a group, so this waits until no work runs in the rest.
-        """
+        """Make all of a placement group again under its id, once the rest is idle (decision 16)."""
         id, state = entry.request.id, self.state
         left = state.groups.get(entry.group) if entry.group else None
         rest = state.ledger.of(id)

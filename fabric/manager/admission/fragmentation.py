@@ -1,7 +1,4 @@
-"""Fragmentation: the machines whose GPUs are free in smaller parts than the ledger assumes.
-
-It follows from refusals of Ray where the ledger has room (`core/places/gpus.py`).
-"""
+"""Fragmentation: machines whose free GPUs must be scattered, as Ray refused (`places/gpus.py`)."""
 
 from __future__ import annotations
 

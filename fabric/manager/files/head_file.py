@@ -1,8 +1,7 @@
-"""HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
+"""HeadFile: a head's record in a folder that outlives Ray's session (decision 38).
 
-There is one JSON file for each address of a head on this machine (decision 38). A thread writes it
-durably, so that a slow home folder does not delay answers. Without the file the manager still
-works, but a new head knows nothing about this one.
+A thread writes the file durably, so that a slow home folder does not delay answers. Without it
+the manager works, but a new head knows nothing about this one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The rows of the ledger's file: each record of the state as JSON values, and back.
-
-A row has its record's fields by name. A field that an older version did not write gets its default.
-"""
+"""The ledger file's rows: records' fields by name, as JSON; missing fields get their defaults."""
 
 from __future__ import annotations
 

@@ -166,10 +166,7 @@ class Router:
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
-        """The end of the first task of this kind, if it decides whether this one is held.
-
-        Only tasks of a kind that has proved short wait in a bundle's queue (decision 31).
-        """
+        """The end of the first task of this kind, if that decides whether this one is held."""
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
         first_end = self._times.first_end(kind_of(ask))

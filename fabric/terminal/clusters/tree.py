@@ -32,7 +32,7 @@ from .words import (
 
 PALETTE = ("blue", "magenta", "cyan", "bright_blue", "bright_magenta", "bright_cyan")
 OTHERS = "bright_black"
-"""The colour of work on Ray outside fedpilot."""
+"""The colour of `default`."""
 USED, INSIDE, IDLE, FREE = "█", "▒", "░", "·"
 BAR, SHORT_BAR = 32, 16
 MOST_MACHINES, MOST_VNODES = 8, 6
