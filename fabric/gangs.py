@@ -100,7 +100,7 @@ class VirtualClusterManager:
         self._gangs: dict[str, Gang] = {}
 
     def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
-        """Reserve all nodes of a virtual cluster, or none and raise why not."""
+        """Reserve all nodes of a virtual cluster, or none and raise the reason."""
         # 1. Refuse an invalid request.
         if not name:
             raise SpecError("a gang needs a name, got none")

@@ -190,7 +190,7 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
 
 
 def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
-    """Print a log as it grows; lines from before the command began go to stderr.
+    """Print a log as it grows; what precedes the command's output goes to stderr.
 
     Returns whether the command began, and fedpilot's last line before that.
     """

@@ -26,7 +26,7 @@ SPEC = ("spec_file", "json_spec", "least", "most", "nodes", "policy", "max_actor
 
 
 def with_spec(json_option: str) -> Callable[[Command], Command]:
-    """Add the options that describe a virtual cluster, as the argument `read_spec`.
+    """Add the options of a spec, as the argument `read_spec`.
 
     `read_spec` raises SpecError, which names the place and the key, or UsageError.
     """

@@ -30,7 +30,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadRecord:
-    """A head of a Ray cluster, its virtual clusters, and those that earlier heads lost."""
+    """A head of a Ray cluster, its virtual clusters, and those lost with earlier heads."""
 
     session: str
     began: float

@@ -5,8 +5,7 @@ operation keeps these rules, and `invariants` checks them:
 
 * a place has capacity for all vnodes carved out of it and all work on it together;
 * a child never exceeds its parent: a cluster's places lie in places of its parent;
-* a cluster has at most one flexible vnode per machine, and its flexible resources stay within its
-  limit;
+* a cluster has at most one flexible vnode per machine, and exceeds no limit on flexible resources;
 * a flexible vnode's size is its reservation plus its loans.
 """
 
@@ -128,7 +127,7 @@ class Ledger:
         changed, self._changed = self._changed, Changes()
         return changed
 
-    # -- what there is ------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def total(self, place: PlaceId) -> Resources:
         """All resources of a place."""
@@ -210,7 +209,7 @@ class Ledger:
         over = known.exceeded(self.flexible_total(cluster) + more)
         return not any(more[name] for name in over) and (known.flexible or not more)
 
-    # -- what happens -------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------
 
     def machine_up(self, machine: Machine) -> None:
         """Add a machine, or update its resources and labels."""

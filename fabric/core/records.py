@@ -137,7 +137,7 @@ class Loan:
     vnode: VNodeId
     resources: Resources
     until: float
-    """When it is due. What is then in use is returned as soon as its work has ended."""
+    """When it is due. Resources in use are returned as soon as the work on them has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ class Resources:
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Resources:
-        """Round each amount to the nearest unit, as Ray does. ValueError: negative or infinite."""
+        """Round each amount to the nearest unit, like Ray. ValueError if negative or not finite."""
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"{name} must be zero or more and finite, found {amount}")

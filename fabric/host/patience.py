@@ -13,9 +13,9 @@ LOOK_S = 0.5
 
 
 class Patience:
-    """Calls `say`, in its own thread, with the seconds since it was entered or `began`.
+    """Calls `say`, in its own thread, with the seconds of a wait since its start or `began`.
 
-    The first call comes `first_s` after it was entered or `heard` was called, then every `every_s`.
+    It calls first `first_s` after its start or the last `heard`, then every `every_s`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The virtual cluster and the virtual node that a process, or a thread of it, is in.
+"""The virtual cluster and the virtual node of a process or a thread.
 
 A `with` block applies to the thread or asyncio task that entered it, and to the threads, tasks and
-calls that start inside it. If they outlive the block, it no longer applies to them.
+calls that start inside it, until it ends.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ def leave(spec: object) -> Block | None:
 def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
     """`Thread.start`: the thread runs in the blocks in which it was started.
 
-    Only the thread's own `run` is replaced, and restored before it runs. Replacements by other
-    libraries, earlier or later ones, stay.
+    Only the thread's own `run` is replaced, and restored before it runs; others' wrappers stay.
     """
     blocks = _entered.get()
     if not blocks:

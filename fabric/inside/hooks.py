@@ -88,8 +88,7 @@ def announce(cluster: str) -> None:
 def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
     """`ray.init` for a script that was started inside a virtual cluster.
 
-    It reports the job even if the script has removed the variable that names the cluster, so that
-    the audit sees that the script's work runs outside.
+    It reports the job even if the script removed the variable, so that the audit sees its escapes.
     """
 
     @functools.wraps(original)

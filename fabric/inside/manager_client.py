@@ -1,7 +1,6 @@
 """Connects a process of a Ray cluster to the manager, and reports to it which work has ended.
 
-What is cached about a Ray belongs to one connection, from `ray.init` to `ray.shutdown`. The next
-connection is another job, even on the same Ray: it finds the manager again.
+Its cache belongs to one connection, from `ray.init` to `ray.shutdown`: the next is another job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ray's state of tasks, actors and objects, limited to one virtual cluster.
 
 A task or actor is in a virtual cluster if its placement group belongs, or belonged, to it or to one
-inside it. Ray's state API is part of its dashboard; this module works without a dashboard.
+inside it. This module needs no dashboard, unlike Ray's state API.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
 
     from ..inside.virtual_clusters import VirtualClusters
 
-    # Ray's job server tells jobs to look for a Ray on their machine, where there may be several.
+    # Ray's job server makes jobs look for a Ray on their machine, where several may run.
     ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, _stop)  # `ray.init` has replaced it
     address: str = ray.get_runtime_context().gcs_address

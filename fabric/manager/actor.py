@@ -1,8 +1,8 @@
 """The manager as Ray runs it: one detached actor per Ray cluster, on the head's machine.
 
-The first process that needs it creates it; others find it by name. Ray restarts it when it dies,
-and callers repeat their calls, so each method must tolerate being called twice. Its state is a file
-in the folder of Ray's session.
+The first process that needs it creates it; others find it by name. Ray restarts it, and callers
+repeat their calls, so each method must tolerate being called twice. Its state is a file in the
+folder of Ray's session.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 ASK_S = 1.0
 """The pause between two looks at the request to Ray's autoscaler."""
 RECORD_S = 5.0
-"""How long an answer is delayed until the next head's record contains what it says."""
+"""How long an answer waits at most until the next head's record contains it."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)

@@ -90,7 +90,7 @@ class Reconciler:
         """The work outside its job's virtual cluster, as found by the last audit."""
         self._audited = self._knocked = 0.0
 
-    # -- what is asked of it ------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Look at Ray, and correct what has changed since the last manager."""
@@ -192,7 +192,7 @@ class Reconciler:
         return work
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
-        """Say where a task runs, and promise places to at most so many like it."""
+        """Say where a task runs, and promise places to at most `more` tasks like it."""
         first = await self.place(ask)
         also = self.router.place_also(ask, more)
         self.admission.commit()

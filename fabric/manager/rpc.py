@@ -1,7 +1,7 @@
 """Calls the manager over its own socket, and through Ray where that is impossible.
 
 The manager listens on a port of its machine, which is much faster than Ray (decision 16); its actor
-tells callers the port and a token. A failed call is repeated through Ray, which finds a restarted
+gives callers the port and a token. A failed call is repeated through Ray, which finds a restarted
 manager, so each method must tolerate being called twice.
 
 A message is its length and a pickle, not gRPC, which does not survive the host processes' forks.

@@ -53,7 +53,7 @@ class Statuses:
         """Whether an event was recorded since the last call of `notes`."""
         self._numbers = itertools.count(1)
 
-    # -- what outlives the manager ------------------------------------------------------------
+    # -- recorded events ----------------------------------------------------------------------
 
     def restore(self, notes: Mapping[str, Any]) -> None:
         """Load the events that an earlier manager recorded."""
@@ -158,7 +158,7 @@ class Statuses:
         self._wake(id)
 
     def interrupted(self, id: ClusterId, why: str) -> None:
-        """Record a trouble during its start, whose repair may take any time."""
+        """Record a trouble during its start; the repair may take any time."""
         del self._starting[id]
         self.trouble(id, why)
         self._wake(id)

@@ -90,9 +90,9 @@ class TooSlow(Exception):
 class RayThread:
     """Ray in this process, from its start to its end, in its own thread.
 
-    Ray's daemons end with the thread that started them, and an interrupt of the caller must not
-    hit a half-started Ray. Ray replaces the handlers of SIGTERM and `breakpoint()`. Only the main
-    thread can restore a signal handler, so a private Ray connects only when a caller waits for it.
+    Ray's daemons end with the thread that started them, and an interrupt of the caller must not hit
+    a half-started Ray. Ray replaces the handler of SIGTERM, which only the main thread can restore,
+    so a private Ray connects only when a caller waits for it.
     """
 
     def __init__(self, *, private: bool, processes: int = 0, **options: Any) -> None:
@@ -169,7 +169,7 @@ def _daemons_apart() -> Iterator[None]:
     """Put Ray's daemons into their own process group.
 
     Then a signal to our group (`timeout`, a terminal, a batch system) ends only this process, which
-    ends them in order. Otherwise it would wait a minute for a cluster that is gone.
+    ends them in order, instead of waiting a minute for a cluster that is gone.
     """
     services: Any = private_ray.starting()[1]
     popen = getattr(services, "ConsolePopen", None)

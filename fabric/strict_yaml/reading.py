@@ -80,7 +80,7 @@ EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
         "the same indentation for all keys of a section",
     ),
 )
-"""Part of the parser's message, what was found, and what is allowed."""
+"""Part of the parser's message, the description of the error, and what is allowed."""
 
 LOCATED_TOO_LATE = ("could not find expected ':'", "end of stream", "got '<stream end>'")
 """Messages about an error that lies where the parser's context began, not where it stopped."""
@@ -131,8 +131,8 @@ def decoded(content: bytes, where: str) -> str:
 def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
     """Parse a YAML text; `at` formats a line number, and `root` is the path of the whole value.
 
-    libyaml parses a large text first. If that fails, PyYAML's own parser, whose marks are more
-    exact, reads it again.
+    libyaml parses a large text first. If it finds a problem or no value, PyYAML's own parser,
+    whose marks are more exact, reads the text again.
     """
     stand_ins = _stand_ins(text)
     parsed = text.translate({ord(each): stand_in for stand_in, each in stand_ins.items()})

@@ -95,7 +95,7 @@ class FakeRay:
     _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
     _past: list[tuple[float, _Told]] = field(default_factory=list)
 
-    # -- what a reconciler asks -------------------------------------------------------------------
+    # -- the protocol -----------------------------------------------------------------------------
 
     async def create(
         self,
@@ -177,7 +177,7 @@ class FakeRay:
         await self._pass()
         return seen
 
-    # -- what happens to it -------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def machine_up(self, *machines: Machine) -> None:
         self._machines.update((machine.id, machine) for machine in machines)
@@ -244,7 +244,7 @@ class FakeRay:
         """Let the next call of this method that is not failed yet raise, and do nothing."""
         self._errors.append((call, error))
 
-    # -- what is so ---------------------------------------------------------------------------
+    # -- the present state --------------------------------------------------------------------
 
     @property
     def machines(self) -> Mapping[MachineId, Machine]:
@@ -287,7 +287,7 @@ class FakeRay:
             left[id] -= resources  # raises if a machine carries more than it has
         return left
 
-    # -- how it does it -----------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     async def _pass(self, call: str = "", id: str = "") -> None:
         """Let turns of the event loop pass, then raise the error planned for this call, if any."""

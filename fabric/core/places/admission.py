@@ -1,7 +1,6 @@
 """Which waiting virtual clusters are admitted now, and why the others wait.
 
-The requests inside one parent form a queue. The first that does not fit holds up all behind it, so
-that none starves.
+The first request in a parent's queue that does not fit holds up all behind it, so none starves.
 """
 
 from __future__ import annotations

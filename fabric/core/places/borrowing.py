@@ -179,7 +179,10 @@ def too_large_for(
     *,
     allowed: Callable[[Machine], bool] = lambda _: True,
 ) -> ClusterId | None:
-    """The nearest cluster, from this one upwards, that can never hold a demand on any machine."""
+    """The nearest cluster, from this one upwards, that can never hold a demand in one place.
+
+    The machines' sizes do not count, since larger machines may join.
+    """
     while cluster != ROOT:
         known = ledger.clusters[cluster]
         mine = [each for each in ledger.of(cluster) if allowed(ledger.machines[each.machine])]

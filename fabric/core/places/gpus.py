@@ -1,4 +1,4 @@
-"""What is free of each single GPU of a place.
+"""Free amounts of each single GPU of a place.
 
 A share of a GPU comes from one GPU, so two free halves are not a whole one. Ray does not report
 which GPUs it chose, so shares are assumed to lie as tightly as they can. If Ray refuses what seemed
@@ -18,7 +18,7 @@ from .placement import GPU, each_gpu
 def free_gpus(
     ledger: Ledger, places: Iterable[PlaceId], fragmented: Container[MachineId] = frozenset()
 ) -> dict[PlaceId, tuple[int, ...]]:
-    """What is free of each GPU of these places, in units, ascending."""
+    """The free amounts of these places' GPUs, in units, ascending."""
     taken: dict[PlaceId, list[int]] = {place: [] for place in places}
     for vnode in ledger.vnodes.values():
         if vnode.parent in taken:

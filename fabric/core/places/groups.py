@@ -1,9 +1,9 @@
 """Which placement groups of Ray carry the vnodes, and how they are rebundled when vnodes change.
 
-The bundles of placement groups carry a vnode: together, what is not carved out of it. A group of
-fixed-size nodes begins as one placement group, under its policy. Later placement groups have one
-bundle each. A placement group cannot change its size, so idle ones are replaced. This package
-chooses the ids, so that work can wait for a placement group before it exists (decision 16).
+The bundles that carry a vnode have together what is not carved out of it. A group of fixed-size
+nodes begins as one placement group, under its policy; later ones have one bundle each. A placement
+group cannot change its size, so idle ones are replaced. This package chooses the ids, so that work
+can wait for a placement group before it exists (decision 16).
 """
 
 from __future__ import annotations
@@ -210,10 +210,9 @@ def rebundle(
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
 ) -> Rebundling | Stuck:
-    """Give these vnodes bundles for exactly what is their own.
+    """Give each of these vnodes bundles with exactly its own resources.
 
-    Groups with work stay, unless their vnode is gone. `given` is what groups that are about to be
-    made give to a vnode.
+    Groups with work stay, unless their vnode is gone. `given` is what coming groups will carry.
     """
     given = given or {}
     removed: dict[GroupId, PlacementGroupRecord] = {}

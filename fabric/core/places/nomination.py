@@ -1,7 +1,7 @@
 """The places that a virtual cluster would get if it were admitted now, or why it does not fit.
 
-It gets its `flex_resource_min` and all its fixed-size nodes, or nothing. Its places lie in those of
-its parent, whose flexible vnodes may grow for it. Only `apply` changes the ledger.
+It gets `flex_resource_min` and all fixed-size nodes, or nothing. Its parent's flexible vnodes may
+grow for it. Only `apply` changes the ledger.
 """
 
 from __future__ import annotations

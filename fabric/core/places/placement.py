@@ -302,7 +302,7 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
 def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_State]:
     """The choices for the next item, most promising first, one of each set of equal ones.
 
-    Twins go to machines in machine order. After one was left out, its later twins are too.
+    Twins go to machines in machine order; after one was left out, later ones are too.
     """
     number = len(state.chosen)
     item = items[number]

@@ -59,8 +59,7 @@ def never(
 ) -> Never | None:
     """Why a demand could not run even in an idle cluster; `no_growth` is why no vnode grows for it.
 
-    Work that names machines is also refused if the cluster holds nothing there and cannot grow
-    there now, since those machines may never be free.
+    Work that names machines is also refused if the cluster holds nothing there and cannot grow now.
     """
     known = ledger.clusters[cluster]
     if any(demand.fits(vnode.resources) for vnode in mine):

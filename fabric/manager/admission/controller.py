@@ -1,7 +1,7 @@
 """AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
-It alone gives and takes places, so that the state, its file, placement groups and work stay in
-step. A change goes into the state first; `commit` saves the state, then begins the orders.
+It alone gives and takes places, so that state, file, placement groups and work stay in step. A
+change goes into the state first; `commit` saves the state, then begins the orders.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class AdmissionController:
         held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
         return (*held, *unmet)
 
-    # -- letting in ---------------------------------------------------------------------------
+    # -- admission ----------------------------------------------------------------------------
 
     def check(self, request: Request) -> None:
         """Refuse what could never be admitted. NameTaken, NoSuchCluster, NeverFits."""
@@ -205,7 +205,7 @@ class AdmissionController:
             self.state.enter(replace(self.state.entries[id], begun=True))
             self._statuses.active(id)
 
-    # -- taking back, ending ------------------------------------------------------------------
+    # -- ends ---------------------------------------------------------------------------------
 
     def take_back(self, id: ClusterId, why: str) -> None:
         """Return a virtual cluster to its position in the queue, since Ray could not place it."""
@@ -263,7 +263,7 @@ class AdmissionController:
         ledger = self.state.ledger  # the parents get more, so no work can be in the way
         self._bundler.rebundle(ledger, above & ledger.vnodes.keys())
 
-    # -- what was lost, what is due -----------------------------------------------------------
+    # -- repairs, and the return of loans -----------------------------------------------------
 
     def refill(self) -> None:
         """Find new places for what a dead machine took, unless Ray does so itself."""
@@ -313,7 +313,7 @@ class AdmissionController:
         for loan in give_back(ledger, self._clock(), self._bundler.rebundle):
             self._statuses.note(of[loan.vnode], "gave back", str(loan.resources))
 
-    # -- where they are -----------------------------------------------------------------------
+    # -- machines -----------------------------------------------------------------------------
 
     def settle(self, group: PlacementGroupRecord, found: Seen) -> None:
         """Record where Ray has placed a placement group."""
@@ -371,5 +371,5 @@ def has_places(group: PlacementGroupRecord, found: Seen) -> bool:
 
 
 def _asking(entry: Entry) -> str:
-    """A key that tells a repeated request from a new one with the same name."""
+    """A key that distinguishes a repeated request from a new one with the same name."""
     return f"{entry.request.id} asked at {entry.asked_at!r}"

@@ -40,10 +40,9 @@ _SCHEMA = (
 
 
 async def own(path: Path) -> int:
-    """Wait until no other process owns a ledger, then own it until this process ends.
+    """Wait until no other process owns a ledger, then own it until this process or the lock ends.
 
-    Closing the returned lock gives it up earlier. A killed manager may still answer for a moment
-    while its successor begins: its promises must be in the file before the successor reads it.
+    A killed manager may still answer for a moment: its successor must read those promises too.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

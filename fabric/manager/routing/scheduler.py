@@ -67,7 +67,7 @@ class Scheduler:
         """How long a task may wait for a flexible bundle that others use.
 
         0, unless its kind is known to be short and no held work could run in these bundles if they
-        were idle: the held work came first, and later tasks must not keep the bundles busy.
+        were idle: the held work came first (decision 31).
         """
         state, cluster = self._state, ask.cluster
         if ask.actor or self._times.task_s(kind_of(ask)) is None:

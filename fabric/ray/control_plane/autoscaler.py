@@ -1,4 +1,4 @@
-"""Tells Ray's autoscaler which machines the virtual clusters lack, beside others' requests."""
+"""Asks Ray's autoscaler for what the virtual clusters lack, beside the requests of others."""
 
 from __future__ import annotations
 

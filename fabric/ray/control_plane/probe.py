@@ -1,8 +1,8 @@
-"""Distinguishes a slow Ray from a missing one, before Ray itself tries for minutes.
+"""Distinguishes a slow Ray from a missing one, without importing Ray, which would try for minutes.
 
 Ray's control plane is a gRPC server, which greets at once even on a busy machine. A server that
 refuses the first frame, or is silent for `SILENT_S`, is no Ray. A server that has greeted may take
-as long as the caller allows. This module does not import Ray.
+as long as the caller allows.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def unpacked(answer: bytes | _Whole) -> Any:
 def _hosted(cls: type[Any]) -> type[Any]:
     """The class with an extra method that makes a packed call.
 
-    What a worker holds after construction it holds until its end. So `freeze` hides it from the
-    garbage collector, whose runs by Ray would stop a worker with PyTorch for 0.1 s.
+    `freeze` hides a worker's lasting objects from the garbage collector: Ray's collections would
+    stop a worker with PyTorch for 0.1 s.
     """
 
     def __init__(self: Any, *args: Any) -> None:
