@@ -184,8 +184,6 @@ class FakeGroup:
 
 
 class FakeCluster:
-    """Machines on paper; a group gets its bundles when they are free, as on Ray."""
-
     def __init__(self, machines: Sequence[Machine], clock: ManualClock | None = None) -> None:
         self.faults = Faults()
         self._machines = tuple(machines)

@@ -7,8 +7,7 @@ It places groups as Ray does, and has the habits of Ray that matter to a reconci
 * requesting a group that exists changes nothing, and removing one that does not is no error;
 * machines' reports may be `lag_s` old, but placing always uses the present state.
 
-Every call takes turns of the event loop before and after its effect, so that a test can stop a
-reconciler at any point. The time is a manual clock's.
+Calls take turns of the event loop before and after their effect, so that a test can stop anywhere.
 """
 
 from __future__ import annotations
@@ -204,7 +203,6 @@ class FakeRay:
         self._place()
 
     def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
-        """Make a placement group outside the manager, with any name."""
         pieces = tuple(CarriedBundle(vnode=None, resources=Resources.of(each)) for each in bundles)
         policy = SchedulingPolicy.PACK
         group = PlacementGroupRecord(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
@@ -232,7 +230,6 @@ class FakeRay:
         self._processes.discard(ProcessId(id))
 
     def work_up(self, group: str, actor: str = "") -> None:
-        """Begin work in a placement group, perhaps an actor."""
         self._work.add(GroupId(group))
         self._actors.update({actor} - {""})
 
@@ -256,11 +253,9 @@ class FakeRay:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The names of foreign work."""
         return tuple(sorted(self._uses))
 
     def ids(self, prefix: str = "") -> set[GroupId]:
-        """The placement groups whose names have this prefix."""
         return {id for id, held in self._groups.items() if held.name.startswith(prefix)}
 
     def state(self, id: GroupId) -> str:
@@ -301,7 +296,6 @@ class FakeRay:
                 raise planned[1]
 
     def _place(self) -> None:
-        """Find places for the groups that lack some, in the order of their requests."""
         for held in self._groups.values():
             lacking = [n for n, host in enumerate(held.hosts) if host is None]
             found = self._find(held, lacking) if lacking else None

@@ -250,7 +250,6 @@ def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
 def _first_room(
     rooms: Sequence[_Room], start: int, items: Sequence[_Item]
 ) -> tuple[int, _Room] | None:
-    """The first machine with room for all of these, and what is left there afterwards."""
     for at in range(start, len(rooms)):
         left: _Room | None = rooms[at]
         for item in items:

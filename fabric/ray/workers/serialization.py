@@ -22,8 +22,6 @@ def as_actor(cls: type[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Referred:
-    """Stands for an argument that Ray fetches."""
-
     number: int
 
 

@@ -104,7 +104,6 @@ class _Strip:
         return line
 
     def grow(self, tree: Tree, parent: str, depth: int, starts: Mapping[str, int] = {}) -> None:
-        """Add all that is inside a virtual cluster."""
         at = {scale: starts.get(scale, 0) for scale in self._scales}
         for cluster in self._view.holders(parent):
             id = cluster["id"]
