@@ -1,7 +1,4 @@
-"""fabric: one Ray cluster, shared as virtual clusters of reserved nodes.
-
-Importing this package does not import Ray; the first use of what speaks to Ray does.
-"""
+"""fabric: one Ray cluster, shared as virtual clusters of reserved nodes, without Ray on import."""
 
 from __future__ import annotations
 
@@ -108,7 +105,7 @@ _LATER = {
     "init": "inside.session",
     "shutdown": "inside.session",
 }
-"""What is imported when it is used, and from where."""
+"""The module of each name that is imported on first use."""
 
 
 _pickle_names.install()

@@ -31,16 +31,16 @@ from typing import Any, ClassVar
 from .host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
-"""Names that the fabric uses: of the Ray cluster itself, and of what runs there without us."""
+"""Names that the fabric uses: the Ray cluster itself, and all work outside virtual clusters."""
 
 
 class FabricError(Exception):
     """Root of all errors that the fabric raises on purpose."""
 
     exits_with: ClassVar[int] = FAILED
-    """The exit code of a command that fails by it."""
+    """The exit code of a command that fails with it."""
     says: ClassVar[str] = ""
-    """The text, with the names of the facts in braces; empty if the argument is the text."""
+    """The text, with the names of the facts in braces; if empty, the argument is the text."""
 
     def __str__(self) -> str:
         return self.says.format_map(vars(self)) if self.says else super().__str__()
@@ -120,7 +120,7 @@ class NoSuchCluster(FabricError):
 
 
 class NotYours(FabricError):
-    """A virtual cluster is another user's, or holds one that is."""
+    """A virtual cluster, or one inside it, belongs to another user."""
 
     exits_with = REFUSED
 
@@ -159,7 +159,7 @@ class NeverFits(FabricError):
 
 
 class NotInTime(FabricError):
-    """A virtual cluster did not get its places: its deadline passed, or it was ended before."""
+    """A virtual cluster did not get its places: its deadline passed, or it ended earlier."""
 
     exits_with = REFUSED
     says = "virtual cluster {name!r} did not get its places in {waited_s:.1f} s: {reason}"
@@ -204,7 +204,7 @@ class ClusterStartFailed(FabricError):
 
 
 class ClusterUnreachable(FabricError):
-    """No Ray cluster answers at the address, or it refuses us."""
+    """No Ray cluster answers at the address, or it refuses the connection."""
 
     exits_with = UNREACHABLE
     says = "no Ray cluster could be attached to at {address!r}: {reason}"
@@ -215,7 +215,7 @@ class ClusterUnreachable(FabricError):
 
 
 class UnsupportedRay(FabricError):
-    """The Ray that is installed has changed where the fabric uses its private parts."""
+    """The installed Ray lacks private parts that the fabric uses, or has changed them."""
 
     exits_with = UNREACHABLE
 
@@ -261,7 +261,7 @@ class NotInstalled(FabricError):
 
 
 class WorkerLost(FabricError):
-    """A worker's process, or the machine under it, is gone or cannot be reached."""
+    """A worker's process, or its machine, is gone or unreachable."""
 
     says = "worker {worker!r} is lost: {reason}"
 
@@ -271,7 +271,7 @@ class WorkerLost(FabricError):
 
 
 class WorkerFailed(FabricError):
-    """The code inside a worker raised; what it raised is the cause."""
+    """The code inside a worker raised an error, which is the cause."""
 
     says = "{method!r} failed in worker {worker!r}: {kind}: {message}"
 

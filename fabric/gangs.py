@@ -1,8 +1,4 @@
-"""Reserves gangs for this process: virtual clusters of fixed-size nodes, with workers on them.
-
-A gang lives no longer than the process that reserved it. On a Ray of our own, Ray removes its
-groups, which have driver lifetime; on a shared Ray the manager of that cluster ends the gang.
-"""
+"""Reserves gangs: virtual clusters with workers that end with this process (decision 41)."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ class Gang:
         self._released = False
 
     def start_worker(self, vnode: VNode, cls: type[Any], *args: Any) -> Worker:
-        """Make `cls(*args)` in a process that holds all of the vnode; calls may follow at once."""
+        """Start `cls(*args)` in a process that holds the whole vnode; calls may follow at once."""
         if self._released:
             raise FabricError(f"gang {self.name!r} is released and starts no workers")
         group, bundle = self._slots[vnode.id]
@@ -76,15 +72,15 @@ class Gang:
         return worker
 
     def load(self) -> Load:
-        """How busy this machine is, and how nice the workers are that would start here."""
+        """How busy this machine is, and the niceness of workers on it."""
         return load(self._cluster.worker_niceness())
 
     def put(self, value: Any) -> Any:
-        """Store a value once for all workers; what this returns stands for it in their calls."""
+        """Store a value once for all workers; return its reference, to be passed in calls."""
         return self._cluster.put(value)
 
     def release(self) -> None:
-        """End the workers and give the vnodes back; may be called again."""
+        """End the workers and release the vnodes; may be called again."""
         self._released = True
         self._undo.close()
 
@@ -104,23 +100,23 @@ class VirtualClusterManager:
         self._gangs: dict[str, Gang] = {}
 
     def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
-        """Reserve all the nodes of a virtual cluster, or none and say why."""
+        """Reserve all nodes of a virtual cluster, or none and raise the reason."""
         # 1. Refuse an invalid request.
         if not name:
             raise SpecError("a gang needs a name, got none")
         if name in self._gangs:
             raise GangExists(name)
 
-        # 2. Refuse what can never be: Ray would wait for it for ever.
+        # 2. Refuse an infeasible request: Ray would wait for it forever.
         check_feasible(spec, self._cluster.machines(), name=name)
 
-        # 3. Reserve; a failure removes what is reserved by then.
+        # 3. Reserve; a failure removes what has been reserved by then.
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
             reserved = self._by_manager if self._cluster.shared else self._by_ray
             slots = reserved(spec, name, timeout_s, undo)
 
-            # 4. From here on the gang removes it.
+            # 4. From here on the gang is responsible for the removal.
             gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
         return gang
 
@@ -156,7 +152,7 @@ class VirtualClusterManager:
     def _by_manager(
         self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
     ) -> list[Slot]:
-        """Have the manager of a shared cluster reserve all nodes as a virtual cluster."""
+        """Have a shared cluster's manager reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
         from .terminal.clusters.explain import holders
@@ -193,14 +189,14 @@ class VirtualClusterManager:
         return slots
 
     def most(self, node: FixedSizeNode, policy: SchedulingPolicy) -> int:
-        """Count how many such nodes the machines could hold together if nothing else ran there."""
+        """Count how many such nodes the machines could hold together if idle."""
         return placement.most(node.bundle(), policy, self._cluster.machines())
 
     def release(self, gang: Gang) -> None:
         gang.release()
 
     def gangs(self) -> tuple[Gang, ...]:
-        """List what is held, oldest first."""
+        """The gangs that are held, oldest first."""
         return tuple(self._gangs.values())
 
     def close(self) -> None:
@@ -230,7 +226,7 @@ def _vnode(
 
 
 def _delete(clusters: VirtualClusters, name: str) -> None:
-    with suppress(FabricError):  # it ended without us
+    with suppress(FabricError):  # it has already ended
         clusters.delete(name)
 
 

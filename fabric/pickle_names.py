@@ -1,8 +1,7 @@
-"""The names of what crosses between processes of different versions, where its module has moved.
+"""Keeps old module names importable, for what crosses between processes of different versions.
 
-Drivers and the manager of a Ray cluster send each other pickles, and Ray starts the manager and
-submitted jobs by the names of their modules. Such a name is kept for good: what `travels` is
-pickled under it, and an import of it gets the module of today.
+Pickles and Ray's jobs contain module names. Objects with `travels` are pickled under a permanent
+one, and importing it gives the present module.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ NAMED = {
     "fedpilot.fabric.manager.routing.messages": "fedpilot.fabric.router",
     "fedpilot.fabric.manager.settings": "fedpilot.fabric.settings",
 }
-"""The name of a module elsewhere, by its name here."""
+"""The permanent name of each module here."""
 _MODULE_OF = {name: module for module, name in NAMED.items()}
 
 C = TypeVar("C", bound=Callable[..., Any])
 
 
 def travels(thing: C) -> C:
-    """Have a function, or a class and its methods, pickled under its module's name elsewhere.
+    """Pickle a function, or a class and its methods, under its module's permanent name.
 
-    cloudpickle asks `sys.modules` whether others can import it; otherwise it sends its code.
+    cloudpickle looks in `sys.modules` whether others can import it; otherwise it sends its code.
     """
     here, name = thing.__module__, NAMED[thing.__module__]
     sys.modules.setdefault(name, sys.modules[here])
@@ -46,7 +45,7 @@ def travels(thing: C) -> C:
 
 
 class _Finder(MetaPathFinder, InspectLoader):
-    """Finds the modules of today by the names that they have elsewhere."""
+    """Finds the present modules by their permanent names."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -60,7 +59,7 @@ class _Finder(MetaPathFinder, InspectLoader):
         sys.modules[module.__name__] = importlib.import_module(_MODULE_OF[module.__name__])
 
     def get_code(self, fullname: str) -> CodeType:
-        """What `python -m` runs: the module of today, as if by its own name."""
+        """The code for `python -m`: run the present module as `__main__`."""
         module = _MODULE_OF[fullname]
         run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
         code: CodeType = compile(run, fullname, "exec")
@@ -71,5 +70,5 @@ class _Finder(MetaPathFinder, InspectLoader):
 
 
 def install() -> None:
-    """Have the names found that are used elsewhere."""
+    """Make the permanent names importable."""
     sys.meta_path.append(_Finder())

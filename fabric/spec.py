@@ -1,9 +1,8 @@
-"""What a user asks for: a virtual cluster, its fixed-size nodes, and how they lie on machines.
+"""What a user requests: a virtual cluster, its fixed-size nodes, and their placement on machines.
 
-A spec can be written in Python, as a document (YAML or JSON: `from_dict`, `to_dict`) and as a
-protobuf message (`proto/messages.py`), always with the names of the Ray enhancement proposal that
-it comes from (ray-project/enhancements#49, seed 000). Amounts are rounded to Ray's own steps of
-1/10000.
+A spec is Python, a document (`from_dict`, `to_dict`) or a protobuf message (`proto/messages.py`),
+with the names of the proposal (ray-project/enhancements#49, seed 000). Amounts are rounded to
+Ray's steps of 1/10000.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
 
 entrance: Callable[[], Any] | None = None
-"""Gives the module with `enter` and `leave`, for `with`. The package sets it: specs know no Ray."""
+"""Returns the module with `enter` and `leave`, for `with`. The package sets it, to keep Ray out."""
 
 OURS = "ray.io/"
-"""Labels that begin so are given by Ray and by the fabric."""
+"""The prefix of labels that Ray and the fabric set."""
 
 ACTORS, MOST_ACTORS = "max_actors_without_resources", 2**31 - 1
 
 MEMORY = "memory"
-"""How the names of resources end that are counted in bytes."""
+"""The suffix of resource names that are counted in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class FixedSizeNode:
     """Which machines (or vnodes of the parent) may carry it: label -> `In("a", "b")`, or the same
     as text, `in(a,b)`. All conditions must hold."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels it has beyond those of what carries it."""
+    """Its labels in addition to those of what carries it."""
 
     def __post_init__(self) -> None:
         amounts = _resources("resources", self.resources)
@@ -78,14 +77,14 @@ class FixedSizeNode:
 
     @property
     def selector(self) -> dict[str, Condition]:
-        """`parent_node_selector`, every condition being read."""
+        """`parent_node_selector` with parsed conditions."""
         return {label: _condition(each) for label, each in self.parent_node_selector.items()}
 
     def bundle(self) -> Bundle:
         return Bundle(resources=Resources.of(self.resources), selector=self.selector)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document: JSON values only, and nothing that says the default."""
+        """The document: only JSON values, without defaults."""
         selector = {label: str(c) for label, c in self.parent_node_selector.items()}
         return _filled(
             resources=dict(self.resources), parent_node_selector=selector, labels=dict(self.labels)
@@ -98,7 +97,7 @@ class FixedSizeNodes:
 
     nodes: Sequence[FixedSizeNode]
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.PACK
-    """How they lie on machines, or on the vnodes of the parent."""
+    """How they are placed on machines, or on the vnodes of the parent."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -114,7 +113,7 @@ class FixedSizeNodes:
         object.__setattr__(self, "scheduling_policy", policy)
 
     def group(self) -> BundleGroup:
-        made = {id(node): node.bundle() for node in self.nodes}  # one node given often is one
+        made = {id(node): node.bundle() for node in self.nodes}  # a repeated node is made once
         return BundleGroup(
             bundles=tuple(made[id(node)] for node in self.nodes), policy=self.scheduling_policy
         )
@@ -142,15 +141,15 @@ class VirtualCluster:
     """A partition of a Ray cluster: what it needs before it starts and what it may grow to."""
 
     flex_resource_min: Mapping[str, float] = field(default_factory=dict)
-    """Reserved before the virtual cluster starts, beside the fixed-size nodes."""
+    """Reserved before the virtual cluster starts, in addition to the fixed-size nodes."""
     flex_resource_max: Mapping[str, float] = field(default_factory=dict)
-    """The most flexible resources it may hold; what is not named has no limit. A spec that names
-    fixed-size nodes and no flexible resources has none at all."""
+    """The most flexible resources it may hold; a missing name has no limit. A spec that has
+    fixed-size nodes and names no flexible resources gets none."""
     fixed_size_nodes: Sequence[FixedSizeNodes | FixedSizeNode] = ()
-    """Groups, each placed by its own policy; a node alone stands for a group of one."""
+    """Groups, each placed under its own policy; a single node is a group of one."""
     max_actors_without_resources: int | None = None
-    """The most actors in it that ask for no resources; without, as many as the manager allows. Not
-    of the proposal: such actors fit everywhere, and each is a process all the same."""
+    """The most actors in it without resources; by default the manager's limit. This is not in the
+    proposal: such actors fit everywhere, but each is a process."""
 
     def __post_init__(self) -> None:
         least = _resources("flex_resource_min", self.flex_resource_min)
@@ -173,7 +172,7 @@ class VirtualCluster:
 
     @property
     def node_groups(self) -> tuple[FixedSizeNodes, ...]:
-        """`fixed_size_nodes`, a node that stands alone being a group."""
+        """`fixed_size_nodes`, with each single node as a group."""
         return tuple(
             FixedSizeNodes(nodes=(each,)) if isinstance(each, FixedSizeNode) else each
             for each in self.fixed_size_nodes
@@ -181,7 +180,7 @@ class VirtualCluster:
 
     @property
     def flexible(self) -> bool:
-        """Whether it may hold flexible resources, which it then borrows when it needs more."""
+        """Whether it may hold flexible resources, and borrows them when it needs more."""
         return bool(self.flex_resource_min or self.flex_resource_max or not self.fixed_size_nodes)
 
     @property
@@ -190,7 +189,7 @@ class VirtualCluster:
         return Resources.of(self.flex_resource_min)
 
     def groups(self) -> tuple[BundleGroup, ...]:
-        """The groups that a gang reserves, which keeps its size for life. SpecError otherwise."""
+        """The groups of a gang, whose nodes all keep their size. SpecError otherwise."""
         if self.flex_resource_min or self.flex_resource_max:
             raise SpecError(
                 "a gang takes fixed-size nodes only: leave out flex_resource_min and "
@@ -201,7 +200,7 @@ class VirtualCluster:
         return tuple(nodes.group() for nodes in self.node_groups)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document: JSON values only, and nothing that says the default."""
+        """The document: only JSON values, without defaults."""
         return _filled(
             flex_resource_min=dict(self.flex_resource_min),
             flex_resource_max=dict(self.flex_resource_max),
@@ -211,7 +210,7 @@ class VirtualCluster:
 
     @classmethod
     def from_dict(cls, document: object) -> VirtualCluster:
-        """Read a document; `SpecError` names the key, what was found, and what is allowed."""
+        """Read a document. SpecError names the key, what was found, and what is allowed."""
         keys = ("flex_resource_min", "flex_resource_max", "fixed_size_nodes", ACTORS)
         given = _mapping("a virtual cluster", document, keys)
         groups = _list("fixed_size_nodes", given.get("fixed_size_nodes", []))
@@ -232,7 +231,7 @@ class VirtualCluster:
         priority: int = 0,
         deadline: float | None = None,
     ) -> Request:
-        """What it asks of the manager, under a name. SpecError for a name that is not allowed."""
+        """The request to the manager, under a name. SpecError for an invalid name."""
         if not name or "/" in name or "@" in name or ":" in name:
             raise SpecError(f"name: wanted text without '/', '@' and ':', found {name!r}")
         with located("name"):
@@ -253,7 +252,7 @@ class VirtualCluster:
     def __enter__(self) -> VirtualClusterInfo:
         """Reserve it inside the current virtual cluster, and work in it until the block ends.
 
-        Waits until it has its places. NeverFits; NotInTime if it was deleted meanwhile.
+        Waits until it has its places. NeverFits; NotInTime if it is deleted meanwhile.
         """
         assert entrance is not None
         entered: VirtualClusterInfo = entrance().enter(self)
@@ -266,7 +265,7 @@ class VirtualCluster:
     def options(self, target: Any, **options: Any) -> Any:
         """The task or actor class with these options, for work inside this virtual cluster.
 
-        `node_labels={"rank": In("0")}` says which of its nodes may run it.
+        `node_labels={"rank": In("0")}` selects the nodes that may run it.
         """
         return target.options(**options)
 
@@ -283,7 +282,6 @@ class VirtualCluster:
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:
-    """Read a group, or a node that stands alone."""
     if isinstance(document, Mapping) and not {"nodes", "scheduling_policy"} & document.keys():
         return FixedSizeNodes(nodes=(_read_node(at, document),))
     given = _mapping(at, document, ("nodes", "scheduling_policy"))
@@ -303,7 +301,7 @@ def _read_node(at: str, document: object) -> FixedSizeNode:
 
 
 def _mapping(at: str, found: object, keys: Sequence[str] = ()) -> Mapping[str, Any]:
-    """What was found, if it is a mapping of these keys; of any without `keys`."""
+    """Check that `found` is a mapping with only these keys; without `keys`, with any."""
     if not isinstance(found, Mapping):
         raise SpecError(f"{at}: wanted a mapping, found {found!r}")
     for key in found:
@@ -329,7 +327,7 @@ def _resources(at: str, amounts: Mapping[str, float]) -> Resources:
 
 
 def _amount(at: str, name: str, found: object) -> float:
-    """A number; of memory a size such as `2GB` as well."""
+    """A number; for memory also a size such as `2GB`."""
     size = bytes_of(found) if isinstance(found, str) and name.endswith(MEMORY) else None
     if size is not None:
         return size
@@ -353,7 +351,7 @@ def _filled(**fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def located(at: str, before: str = ": ") -> Iterator[None]:
-    """Put a place, and what separates it, before the text of what was refused. SpecError."""
+    """Prefix the text of an error with a place and a separator, and raise it as SpecError."""
     try:
         yield
     except (SpecError, TypeError, ValueError) as error:

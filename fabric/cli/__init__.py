@@ -1,3 +1,1 @@
-"""The commands `fedpilot cluster` and `fedpilot job`, and what they print. Nothing imports them
-but other commands.
-"""
+"""The commands `fedpilot cluster` and `fedpilot job`. Only other commands import this package."""

@@ -1,4 +1,4 @@
-"""How the commands of the fabric reach Ray, and what they say while Ray is slow."""
+"""Connects the fabric's commands to Ray, and reports on stderr while Ray is slow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
 
 LOOK_S = 1.0
-"""How long a line about a slow Ray waits for its control plane."""
+"""The timeout for asking Ray's control plane while a slow connection is reported."""
 
 Command: TypeAlias = Callable[..., None]
 Client = TypeVar("Client")
 Answer = TypeVar("Answer")
 TIMEOUT = "fedpilot.timeout_s"
-"""Where click keeps the last."""
+"""The key of the timeout in click's `meta`."""
 
 
 def _keep_timeout(context: click.Context, _: click.Parameter, value: float) -> None:
@@ -44,7 +44,7 @@ with_timeout = click.option(
     help="How long the Ray cluster may take to answer; where there is none, the command ends at "
     "once.",
 )
-"""How long `RayAccess.opened` waits."""
+"""Sets the timeout of `RayAccess.opened`."""
 
 _ACCESS_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
@@ -68,21 +68,21 @@ _ACCESS_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RayAccess(Generic[Client]):
-    """The Ray cluster that `--address` and `--auth-mode` lead to."""
+    """The Ray cluster that `--address` and `--auth-mode` select."""
 
     client: Callable[[], Client]
-    """Makes what asks it, once this process is a driver of the Ray cluster."""
+    """Makes the client after this process has become a driver of the Ray cluster."""
     address: str
     auth_mode: str | None
 
     @property
     def place(self) -> str:
-        """What the Ray cluster is called."""
+        """The Ray cluster's name in messages."""
         return _place_of(self.address)
 
     @contextmanager
     def opened(self) -> Iterator[Client]:
-        """Attach to the Ray cluster; tests put a way of theirs into click's context."""
+        """Attach to the Ray cluster; a test passes its own way to attach as click's `obj`."""
         context = click.get_current_context()
         attach, timeout_s = context.obj or self._attached, timeout_of(context)
         with ExitStack() as undo:
@@ -98,7 +98,7 @@ class RayAccess(Generic[Client]):
             yield self.client()
 
     def ask(self, question: Callable[[Client], Answer]) -> Answer:
-        """Attach for one question."""
+        """Attach, ask one question and detach."""
         with (
             spinner(f"asking {self.place}"),
             self.opened() as client,
@@ -107,19 +107,19 @@ class RayAccess(Generic[Client]):
             return question(client)
 
     def answer_said_to_be_slow(self) -> AbstractContextManager[Any]:
-        """Say on stderr while the manager or the job server of a joined cluster does not answer."""
+        """Report on stderr while a joined cluster's manager or job server does not answer."""
         said = f"this command has joined {self.place}, but has no answer after"
         return Patience(lambda s: _say_slow(f"{said} {s:.0f} s"), first_s=FIRST_S)
 
     def command(self, *words: str) -> str:
-        """A command of fedpilot, with the options that lead to this Ray cluster."""
+        """A fedpilot command line with the options that select this Ray cluster."""
         address = [] if self.address == "auto" else ["--address", self.address]
         auth_mode = ["--auth-mode", self.auth_mode] if self.auth_mode else []
         return shlex.join(["fedpilot", *words, *address, *auth_mode])
 
 
 def with_access(client: Callable[[], Any]) -> Callable[[Command], Command]:
-    """Add the options that lead to a Ray cluster, as the argument `ray`; and `--json`."""
+    """Add `--json`, and the options that select a Ray cluster as the argument `ray`."""
 
     def add(command: Command) -> Command:
         @wraps(command)
@@ -144,14 +144,14 @@ with_clusters = with_access(_virtual_clusters)
 
 
 def timeout_of(context: click.Context) -> float:
-    """What `--timeout` says."""
+    """The value of `--timeout`."""
     return float(context.meta[TIMEOUT])
 
 
 def said_to_be_slow(
     address: str, timeout_s: float, auth_mode: str | None = None
 ) -> AbstractContextManager[Any]:
-    """Say on stderr while a Ray cluster does not let us in which part of it does not answer."""
+    """While joining a Ray cluster takes long, report on stderr which part does not answer."""
 
     def say(seconds: float) -> None:
         place = _place_of(address)
@@ -168,7 +168,7 @@ def _say_slow(what: str, deadline: str = "") -> None:
 
 
 def _answers(address: str, auth_mode: str | None) -> bool:
-    """Whether the control plane answers: then a raylet is slow, or Ray in this process."""
+    """Whether the control plane answers; if so, a raylet or this process's Ray is slow."""
     from ..ray.connection import address_of_this_machine
     from ..ray.control_plane.probe import answers, auth_mode_of
 

@@ -1,7 +1,4 @@
-"""The commands about virtual clusters, `fedpilot cluster`; `create_cluster.py` has the longest.
-
-What is asked for goes to stdout, as text or as one JSON document; everything else to stderr.
-"""
+"""`fedpilot cluster`; results go to stdout, as text or one JSON document, all else to stderr."""
 
 from __future__ import annotations
 
@@ -211,7 +208,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
 
 
 def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
-    """Say which virtual clusters are gone with a head that died, and what can be done."""
+    """List the virtual clusters that were lost with a dead head, and the commands that help."""
     from ..terminal.clusters.tables import gone_with_head
 
     lines = gone_with_head(document, time.time())
@@ -285,7 +282,7 @@ def delete(
 
 
 def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bool) -> list[str]:
-    """The names in the document; NoSuchCluster before anything is ended."""
+    """The virtual clusters to end; NoSuchCluster if a name is unknown, before any has ended."""
     there = [each["id"] for each in document["clusters"] if each["id"] != DEFAULT]
     if everything:
         parents = {each["id"]: each["parent"] for each in document["clusters"]}
@@ -299,7 +296,7 @@ def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bo
 
 
 def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """These and all inside them, waiting ones too."""
+    """The named virtual clusters and all inside them, including waiting ones."""
     doomed = list(names)
     for each in document["clusters"]:  # parents come before their children
         if each["parent"] in doomed and each["id"] not in doomed:
@@ -308,7 +305,7 @@ def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[st
 
 
 def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
-    """NotYours before anything is ended."""
+    """Raise NotYours, before any has ended, if one belongs to another user."""
     from ..host.users import current_user
 
     user = current_user()

@@ -1,4 +1,4 @@
-"""`fedpilot cluster create`: reserves a virtual cluster, and waits for its places."""
+"""`fedpilot cluster create`: reserves a virtual cluster and waits for its places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
 
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
-"""How often a waiting one is looked at: at first, and after a while."""
+"""The first and the longest pause between two looks at a waiting virtual cluster."""
 
 
 @click.command()
@@ -117,7 +117,6 @@ def _follow(
     wait_s: float,
     say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    """Look at a waiting virtual cluster until it is active or the time is over."""
     from ..core.text.amounts import duration, ordinal
     from ..terminal.clusters.words import short
 
@@ -142,7 +141,7 @@ def _follow(
 def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
-    """Say why a virtual cluster ended while it waited: it gave up, or a user ended it."""
+    """Say why a virtual cluster ended while it waited: its deadline, or a user's command."""
     from ..terminal.clusters.view import ending
 
     last = ending(clusters.history(), name)

@@ -1,7 +1,4 @@
-"""The commands about jobs, `fedpilot job`: unmodified Ray scripts in virtual clusters of their own.
-
-The output of a job goes to stdout; all that is said about it to stderr.
-"""
+"""`fedpilot job`; a job's output goes to stdout, messages about it go to stderr."""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ if TYPE_CHECKING:
     from ..jobs.jobs import Job, Jobs
 
 TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
-"""Loggers of Ray's that tell of each upload, and of the end of each log."""
+"""Ray's loggers that report each upload and the end of each log."""
 QUIET_S, REPEATED_S = 5.0, 30.0
-"""When a wait for Ray to begin a job is reported, and reported again."""
+"""When a wait for Ray to begin a job is first reported, and the interval after that."""
 SETTLE_S = 10.0
-"""How long Ray may take to end a job, or to say how it ended."""
+"""How long Ray may take to end a job, or to report how it ended."""
 
 
 def _quiet_jobs() -> Jobs:
@@ -174,7 +171,7 @@ def submit(
 
 
 def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
-    """What goes with the job; SpecError before Ray is touched."""
+    """Check and build the job's runtime environment; SpecError before Ray is contacted."""
     env: Any = {}
     if text is not None:
         env = from_json("--runtime-env", text)
@@ -193,9 +190,9 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
 
 
 def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
-    """Print a log as it grows: on stderr what comes before the command, which is no output of it.
+    """Print a log as it grows; what precedes the command's output goes to stderr.
 
-    Returns whether the command began, and the last line before it.
+    Returns whether the command began, and fedpilot's last line before that.
     """
     before: list[str] = []
     rest, said, began = "", "", False
@@ -221,13 +218,13 @@ def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
                     click.echo(line, err=True)
                 else:
                     before.append(line)
-    if not began and not said:  # then Ray could not even start it, and tells why
+    if not began and not said:  # Ray could not start the job; its log says why
         click.echo("\n".join([*before, rest]).rstrip(), err=True)
     return began, said
 
 
 def _end(jobs: Jobs, id: str) -> Job:
-    """The job, once Ray says how it ended, a moment after its log has."""
+    """Wait until Ray reports how the job ended, which it does shortly after the log ends."""
     from ..jobs.jobs import ENDED
 
     until = time.monotonic() + SETTLE_S
@@ -261,7 +258,6 @@ def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
 
 
 def _known(jobs: Jobs, id: str) -> tuple[Job, Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """A job, the virtual clusters of its Ray cluster, and what happened to those."""
     return jobs.show(id), jobs.clusters.snapshot(), jobs.clusters.history()
 
 

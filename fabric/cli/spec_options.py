@@ -1,4 +1,4 @@
-"""The options that say what to reserve and when to give up: a spec as YAML, as JSON or in parts."""
+"""The options for a spec (as YAML, as JSON or in parts), a priority and a deadline."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SPEC = ("spec_file", "json_spec", "least", "most", "nodes", "policy", "max_actor
 
 
 def with_spec(json_option: str) -> Callable[[Command], Command]:
-    """Add the options that describe a virtual cluster, as the argument `read_spec`.
+    """Add the options of a spec, as the argument `read_spec`.
 
-    It raises SpecError, which names the place and the key, or UsageError.
+    `read_spec` raises SpecError, which names the place and the key, or UsageError.
     """
 
     def add(command: Command) -> Command:
@@ -95,7 +95,7 @@ with_priority = click.option(
 
 
 def with_deadline(what: str) -> Callable[[Command], Command]:
-    """Add `--deadline`; `what` says what happens then."""
+    """Add `--deadline`; `what` is the first sentence of its help."""
     return click.option(
         "--deadline",
         "deadline_s",
@@ -141,7 +141,7 @@ def _spec_from(
 
 
 def _nodes(text: str) -> list[FixedSizeNode]:
-    """`CPU=1` is a node, `4xCPU=1` are four."""
+    """`CPU=1` is one node, `4xCPU=1` is four."""
     count, times, rest = text.partition("x")
     if not (times and count.isdecimal()):
         count, rest = "1", text
@@ -173,13 +173,13 @@ def _amounts(option: str, texts: Sequence[str]) -> dict[str, float]:
 
 
 def from_json(option: str, text: str) -> Any:
-    """What an option says in JSON; SpecError names the option."""
+    """Parse an option's JSON value; SpecError names the option."""
     with located(f"{option}: wanted JSON, found {text!r}"):
         return json.loads(text)
 
 
 def spec_in(file: Path) -> VirtualCluster:
-    """Read a spec in YAML. BadFile; SpecError, which names the line."""
+    """Read a spec in YAML. Raises BadFile, or SpecError with the line."""
     path = "stdin" if str(file) == "-" else printable(str(file), 200)
     text = decoded(sys.stdin.buffer.read(), path) if path == "stdin" else text_of(file)
     document = read(text, lambda line: f"{path}:{line}")
@@ -192,7 +192,7 @@ def spec_in(file: Path) -> VirtualCluster:
 
 
 def _line(document: Document, message: str) -> str:
-    """The line of the key that a message begins with, as far as the document has it."""
+    """The line of the key that a message begins with, or of its closest parent in the document."""
     at, _, rest = message.partition(": ")
     unknown = re.match(r"unknown key '([^']*)'", rest)
     found = ""
@@ -207,5 +207,5 @@ def _line(document: Document, message: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name before anything is started. SpecError."""
+    """Raise SpecError for a bad name before anything is started."""
     VirtualCluster().request(name)

@@ -1,1 +1,1 @@
-"""The decisions of the fabric: pure functions of facts, without Ray, clocks, chance or logs."""
+"""The decisions of the fabric: pure functions of facts, without Ray, clocks, randomness or logs."""

@@ -12,8 +12,7 @@ from .records import ClusterId
 from .resources import Resources
 
 NAMES = "fedpilot.virtual_cluster"
-"""The metadata of a Ray job that names its virtual cluster. All drivers of a submitted job have the
-job's metadata, and cannot remove it."""
+"""The key in a Ray job's metadata that names its virtual cluster. Its drivers cannot remove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """Something that runs where its job should not."""
+    """An actor or task that runs outside the virtual cluster of its job."""
 
     cluster: ClusterId
     what: Running
@@ -47,10 +46,7 @@ class Escape:
 def jobs_in(
     state: ClusterState, named: Mapping[JobId, str] = MappingProxyType({})
 ) -> dict[JobId, ClusterId]:
-    """The virtual cluster of each job that has one: as its drivers said, or else its metadata.
-
-    A script may begin another virtual cluster than the one that it was started in.
-    """
+    """The virtual cluster of each job: the one its drivers entered, or else the one in `named`."""
     found = {job: ClusterId(name) for job, name in named.items() if name in state.entries}
     for id, entry in state.entries.items():
         found.update(dict.fromkeys(entry.jobs, id))
@@ -63,7 +59,7 @@ def escapes(
     running: Iterable[Running],
     past: Container[GroupId] = frozenset(),
 ) -> tuple[Escape, ...]:
-    """What runs outside of the virtual cluster of its job and those inside it.
+    """The work that runs outside its job's virtual cluster and the virtual clusters inside that.
 
     Ray reports the end of a task a second late, so work in a `past` group of ours is no escape.
     """

@@ -1,4 +1,4 @@
-"""Everything that the manager of a Ray cluster must remember: what is held, by whom, in what."""
+"""Everything that the manager of a Ray cluster must remember."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ JobId = NewType("JobId", str)
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A virtual cluster from the moment that it was asked for until it ends."""
+    """A virtual cluster from its request until it ends."""
 
     request: Request
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What was asked for, as a document."""
+    """The requested spec, as a document."""
     owner: JobId | None = None
-    """The job with which it ends; without, it stays until it is deleted."""
+    """The job with which it ends; without a job it stays until it is deleted."""
     user: str = ""
-    """The user that asked for it; empty if unknown."""
+    """The user that requested it; empty if unknown."""
     process: ProcessId | None = None
-    """The process with which it ends as well: the one that asked, if that is not the job's own."""
+    """The process with which it also ends: the requesting one, if that is not the job's driver."""
     jobs: frozenset[JobId] = frozenset()
-    """The jobs that work inside it, and should take nothing beyond it."""
+    """The jobs that work inside it, and should use nothing outside it."""
     asked_at: float = 0.0
     """Seconds since the epoch."""
     group: GroupId | None = None
-    """The id that its placement group has to have, if it was asked for as a placement group."""
+    """The required id of its placement group, if a user requested a placement group."""
     waiting: bool = True
-    """Whether it has yet to get its places."""
+    """Whether it still waits for its places."""
     begun: bool = False
-    """Whether all of them have been there once: then it keeps them."""
+    """Whether all its places have existed once. From then on it keeps them."""
 
 
 class ClusterState:
-    """The ledger, what was asked for, the placement groups, and the work in them."""
+    """The ledger, the entries, the placement groups, and the work in them."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class ClusterState:
         self.groups = PlacementGroups(groups)
         self.works = WorkTable(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
-        """In the order in which they asked."""
+        """In the order of their requests."""
         self.changed_entries = ChangedIds[ClusterId]()
         self.answers: dict[str, tuple[str, ...]] = {}
-        """What was answered to requests that may be made again, by their keys."""
+        """The answers to requests that may be repeated, by idempotency key."""
         self.changed_answers = ChangedIds[str]()
 
     @property
     def waiting(self) -> list[Request]:
-        """The requests that wait, in the order in which they were made."""
+        """The waiting requests, in the order in which they were made."""
         return [entry.request for entry in self.entries.values() if entry.waiting]
 
     def within(self, cluster: ClusterId) -> list[Entry]:
-        """The virtual cluster itself and all that is or waits inside it."""
+        """The virtual cluster's entry and those of all inside it, including waiting ones."""
         found = {cluster: self.entries[cluster]}
         todo = [cluster]
         for parent in todo:  # grows on the way
@@ -83,7 +83,7 @@ class ClusterState:
         return list(found.values())
 
     def enter(self, entry: Entry) -> None:
-        """Add an entry, or replace that of the same virtual cluster."""
+        """Add an entry, or replace the one with the same id."""
         self.entries[entry.request.id] = entry
         self.changed_entries.add(entry.request.id)
 
@@ -92,12 +92,12 @@ class ClusterState:
         self.enter(replace(self.entries[cluster], waiting=False))
 
     def strike(self, cluster: ClusterId) -> Entry | None:
-        """Remove an entry, if it is known."""
+        """Remove an entry and return it; None if there is none."""
         self.changed_entries.add(cluster)
         return self.entries.pop(cluster, None)
 
     def answer(self, key: str, ended: tuple[str, ...]) -> None:
-        """Remember an answer; the oldest are forgotten."""
+        """Remember an answer; forget the oldest beyond `ANSWERS`."""
         self.answers[key] = ended
         self.changed_answers.add(key)
         while len(self.answers) > ANSWERS:

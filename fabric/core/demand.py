@@ -1,8 +1,7 @@
-"""What Ray's autoscaler is asked for: our part, beside what others have asked for.
+"""Merges our requests to Ray's autoscaler with those of other programs.
 
-Ray keeps one request for the whole cluster, and each request replaces it. So it is read first: if
-it is what we left, the others' part is as it was; otherwise another program has replaced it, and
-all of it is theirs. Requests are compared as they are.
+Ray keeps one request for the whole cluster, and each new one replaces it. If the present one is
+what we wrote last, the others' part is unchanged; otherwise all of it is theirs.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDemand:
-    """What Ray's autoscaler was asked for last."""
+    """The last request to Ray's autoscaler."""
 
     others: tuple[str, ...] = ()
     ours: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
-    """Our part before that, which is still there if we died just then."""
+    """Our previous part, which Ray still has if the manager died before it wrote `ours`."""
 
     @property
     def all(self) -> tuple[str, ...]:
-        """What is there once it has been written."""
+        """The whole request as written to Ray."""
         return self.others + self.ours
 
 
 def merged(there: Sequence[str], last: PublishedDemand, ours: Sequence[str]) -> PublishedDemand:
-    """Say what to ask for, now that this is there and our part is to be that."""
+    """The next request, given the one at Ray, the last one that we wrote, and our new part."""
     left_by_us = (sorted(last.all), sorted(last.others + last.before))
     others = last.others if sorted(there) in left_by_us else tuple(there)
     return PublishedDemand(others=others, ours=tuple(ours), before=last.ours)

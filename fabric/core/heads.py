@@ -1,8 +1,4 @@
-"""Which virtual clusters a new head of a Ray cluster has lost.
-
-Ray and the ledger in its session's folder end with the head. A record beside the sessions stays,
-and tells the manager on the next head what was there.
-"""
+"""Decides which virtual clusters a new head lost, from a record that outlives it (decision 38)."""
 
 from __future__ import annotations
 
@@ -14,43 +10,43 @@ from .cluster_state import Entry
 from .records import ROOT, ClusterId
 
 TOLD_S = 86400.0
-"""How long lost virtual clusters of jobs are listed: they cannot be restored."""
+"""How long lost virtual clusters of jobs, which cannot be restored, are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A virtual cluster, with all that is needed to ask for it again."""
+    """A virtual cluster, with all that is needed to request it again."""
 
     id: ClusterId
     parent: ClusterId = ROOT
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
     owner: str | None = None
-    """The job that it belonged to; without one it is detached, and can be restored."""
+    """The job that it belonged to; without a job it is detached, and can be restored."""
     user: str = ""
     priority: int = 0
     deadline: float | None = None
-    """When it gives up; only for one that waited for its places."""
+    """When it stops waiting; None if it had its places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadRecord:
-    """The head of a Ray cluster, its virtual clusters, and those that heads before it had."""
+    """A head of a Ray cluster, its virtual clusters, and those lost with earlier heads."""
 
     session: str
     began: float
     """Seconds since the epoch."""
     clusters: tuple[Remembered, ...] = ()
     gone: tuple[Remembered, ...] = ()
-    """Those of heads before, parents before their children."""
+    """Virtual clusters of earlier heads, parents before their children."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing that the next head would have to know."""
+        """Whether the next head needs nothing from this record."""
         return not self.clusters and not self.gone
 
 
 def remembered(entries: Iterable[Entry]) -> tuple[Remembered, ...]:
-    """The records of a head's virtual clusters, parents first, without placement groups of jobs."""
+    """Records of the entries, except placement groups that users requested."""
     return tuple(
         Remembered(
             id=entry.request.id,
@@ -67,7 +63,7 @@ def remembered(entries: Iterable[Entry]) -> tuple[Remembered, ...]:
 
 
 def succeed(found: HeadRecord | None, session: str, began: float) -> HeadRecord:
-    """The record of a head, from the one that is there: its own, a former head's, or none."""
+    """The record for this head, given the stored one: its own, an earlier head's, or none."""
     if found is None:
         return HeadRecord(session=session, began=began)
     if found.session == session:
@@ -80,13 +76,13 @@ def succeed(found: HeadRecord | None, session: str, began: float) -> HeadRecord:
 def update(
     record: HeadRecord, clusters: tuple[Remembered, ...], now: float, drop: Collection[str] = ()
 ) -> HeadRecord:
-    """The record with these virtual clusters; what was made again, or is dropped, is not gone."""
+    """The record with these virtual clusters; those and the dropped ones are no longer `gone`."""
     there = {each.id for each in clusters}.union(drop)
     return replace(record, clusters=clusters, gone=gone_of(record, there, now))
 
 
 def gone_of(record: HeadRecord, there: Collection[str], now: float) -> tuple[Remembered, ...]:
-    """What is gone and not there again; of jobs, only as long as it is told."""
+    """The lost virtual clusters not in `there`; those of jobs only until `TOLD_S` is over."""
     told = now < record.began + TOLD_S
     return tuple(
         each for each in record.gone if each.id not in there and (told or each.owner is None)
@@ -95,7 +91,7 @@ def gone_of(record: HeadRecord, there: Collection[str], now: float) -> tuple[Rem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """What can be asked for again, in order, and why the rest cannot."""
+    """The virtual clusters to request again, in order, and why the others are refused."""
 
     again: tuple[Remembered, ...]
     refused: Mapping[str, str]
@@ -104,7 +100,7 @@ class Restoration:
 def restorable(
     gone: Sequence[Remembered], there: Collection[str], names: Collection[str], now: float
 ) -> Restoration:
-    """Which of these names, or of all detached ones without names, can be asked for again."""
+    """Decide which of the named lost virtual clusters can be restored; no names: all detached."""
     wanted = [each for each in gone if (each.id in names if names else each.owner is None)]
     again: list[Remembered] = []
     refused: dict[str, str] = {}

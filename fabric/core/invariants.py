@@ -1,4 +1,4 @@
-"""Checks the rules of a ledger from its contents alone: finds damaged files and defects."""
+"""Checks a ledger's rules from its contents alone, to find damaged files and defects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .resources import Resources
 
 
 def broken(ledger: Ledger) -> list[str]:
-    """Every rule that does not hold, in words; empty while all is well."""
+    """Every violated rule, as a sentence; empty for a sound ledger."""
     return [*_over_capacity(ledger), *_misplaced(ledger), *_over_limits(ledger)]
 
 

@@ -1,13 +1,12 @@
 """The tree of virtual clusters of one Ray cluster: what each holds, lends and uses, exactly.
 
-A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Rules
-that every operation keeps, and `invariants` checks:
+A place is a machine or a vnode; a vnode is carved out of one place of its cluster's parent. Every
+operation keeps these rules, and `invariants` checks them:
 
-* nothing is over capacity: what is carved out of a place and what works on it fit it together;
-* a child never exceeds its parent: the places of a cluster lie in places of its parent;
-* a cluster has one flexible vnode per machine at most, and holds no more flexible resources than
-  its limit;
-* a flexible vnode is what was reserved for it plus what it borrows, loan by loan.
+* a place has capacity for all vnodes carved out of it and all work on it together;
+* a child never exceeds its parent: a cluster's places lie in places of its parent;
+* a cluster has at most one flexible vnode per machine, and exceeds no limit on flexible resources;
+* a flexible vnode's size is its reservation plus its loans.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from .resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has come, gone or changed, by name."""
+    """The ids of everything added, removed or changed."""
 
     machines: set[MachineId] = field(default_factory=set)
     clusters: set[ClusterId] = field(default_factory=set)
     vnodes: set[VNodeId] = field(default_factory=set)
-    """Those whose loans have changed are among them."""
+    """Includes the vnodes whose loans have changed."""
     works: set[WorkId] = field(default_factory=set)
 
 
@@ -50,21 +49,21 @@ Value = TypeVar("Value")
 
 
 class ChangedIds(set[Value]):
-    """Ids of what has changed since `take` was called last."""
+    """The ids of what has changed since the last `take`."""
 
     def take(self) -> set[Value]:
-        """Return these and begin anew."""
+        """Return the ids and clear the set."""
         taken = set(self)
         self.clear()
         return taken
 
 
 class LedgerError(Exception):
-    """An operation that the rules of the ledger forbid; its caller had not checked."""
+    """An operation that the ledger's rules forbid; the caller should have checked."""
 
 
 class Ledger:
-    """Facts and their arithmetic; operations either keep all rules or raise and change nothing."""
+    """Facts and their arithmetic; an operation keeps all rules, or raises and changes nothing."""
 
     def __init__(self, machines: Iterable[Machine] = ()) -> None:
         self.machines: dict[MachineId, Machine] = {machine.id: machine for machine in machines}
@@ -77,7 +76,7 @@ class Ledger:
         self._children: dict[ClusterId, frozenset[ClusterId]] = {}
         self._work: dict[VNodeId, frozenset[WorkId]] = {}
         self.taken: dict[PlaceId, Resources] = {}
-        """What is carved out of each place, and what works on it, added up."""
+        """The sum of the vnodes carved out of each place and the work on it."""
         self._changed = Changes(machines=set(self.machines))
 
     @classmethod
@@ -90,7 +89,7 @@ class Ledger:
         loans: Iterable[Loan],
         uses: Mapping[WorkId, Use],
     ) -> Ledger:
-        """A ledger with these contents, which are not checked (`invariants.broken` does)."""
+        """A ledger with these contents, unchecked (`invariants.broken` checks them)."""
         ledger = cls(machines)
         for cluster in clusters:
             ledger.clusters[cluster.id] = cluster
@@ -109,7 +108,7 @@ class Ledger:
         return ledger
 
     def copy(self) -> Ledger:
-        """A ledger of its own, to try things on."""
+        """An independent ledger, for trials."""
         twin = Ledger(self.machines.values())
         twin.clusters, twin.vnodes = dict(self.clusters), dict(self.vnodes)
         twin.uses = dict(self.uses)
@@ -120,39 +119,39 @@ class Ledger:
 
     @property
     def changed(self) -> bool:
-        """Whether anything has changed since `changes` was asked the last time."""
+        """Whether anything has changed since the last call of `changes`."""
         return self._changed != Changes()
 
     def changes(self) -> Changes:
-        """What has changed since the last call, for the file of the ledger."""
+        """Return what has changed since the last call, for the ledger file."""
         changed, self._changed = self._changed, Changes()
         return changed
 
-    # -- what there is ------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def total(self, place: PlaceId) -> Resources:
-        """All that a place has."""
+        """All resources of a place."""
         if place in self.vnodes:
             return self.vnodes[VNodeId(place)].resources
         return self.machines[MachineId(place)].total
 
     def free(self, place: PlaceId) -> Resources:
-        """What of a place is not taken."""
+        """The resources of a place that are not taken."""
         return self.total(place) - self.taken.get(place, Resources())
 
     def own(self, vnode: VNodeId) -> Resources:
-        """What of a vnode no child has carved out; work may be on it."""
+        """The resources of a vnode that no child has carved out, including those that work uses."""
         works = self._work.get(vnode)
         if not works:
             return self.free(vnode)
         return self.free(vnode) + Resources.total(self.uses[work].resources for work in works)
 
     def carved(self, place: PlaceId) -> bool:
-        """Whether anything is carved out of a place, or works on it."""
+        """Whether a vnode is carved out of a place, or work is on it."""
         return place in self.taken or place in self._work
 
     def owner(self, place: PlaceId) -> ClusterId | None:
-        """The cluster that a place belongs to; None if there is no such place."""
+        """The cluster that a place belongs to; None for an unknown place."""
         if place in self.vnodes:
             return self.vnodes[VNodeId(place)].cluster
         return ROOT if place in self.machines else None
@@ -161,13 +160,13 @@ class Ledger:
         return self.vnodes[VNodeId(place)].machine if place in self.vnodes else MachineId(place)
 
     def labels(self, place: PlaceId) -> Mapping[str, str]:
-        """The labels that a selector looks at."""
+        """The labels that selectors match."""
         if place in self.vnodes:
             return self.vnodes[VNodeId(place)].labels
         return self.machines[MachineId(place)].labels
 
     def of(self, cluster: ClusterId) -> tuple[VNode, ...]:
-        """The vnodes of a cluster, in the order of their names."""
+        """The vnodes of a cluster, sorted by id."""
         return tuple(self.vnodes[id] for id in sorted(self._members.get(cluster, ())))
 
     def flexible(self, cluster: ClusterId, machine: MachineId) -> VNode | None:
@@ -182,21 +181,21 @@ class Ledger:
         return Resources.total(loan.resources for loan in self.loans_of(vnode))
 
     def loans_of(self, vnode: VNodeId) -> tuple[Loan, ...]:
-        """The loans that a vnode has, oldest first."""
+        """The loans of a vnode, oldest first."""
         return self._loans.get(vnode, ())
 
     def loans(self) -> tuple[Loan, ...]:
-        """Everything that is borrowed, by the names of the vnodes, oldest first."""
+        """All loans, sorted by vnode id, oldest first."""
         return tuple(loan for vnode in sorted(self._loans) for loan in self._loans[vnode])
 
     def unused(self, loan: Loan) -> bool:
-        """Whether a loan could go back: it is free, and no work is on a vnode of it alone."""
+        """Whether a loan could be returned: it is free, and is not all of a vnode in use."""
         all_of_it = loan.resources == self.vnodes[loan.vnode].resources
         fits = loan.resources.fits(self.free(loan.vnode))
         return fits and not (all_of_it and self.carved(loan.vnode))
 
     def children(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
-        """The clusters that were made inside this one, in the order of their names."""
+        """The clusters directly inside this one, sorted by id."""
         return tuple(sorted(self._children.get(cluster, ())))
 
     def subtree(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
@@ -205,22 +204,22 @@ class Ledger:
         return (*below, cluster)
 
     def within_limits(self, cluster: ClusterId, more: Resources) -> bool:
-        """Whether a cluster may hold so many more flexible resources."""
+        """Whether a cluster may hold `more` flexible resources on top."""
         known = self.clusters[cluster]
         over = known.exceeded(self.flexible_total(cluster) + more)
         return not any(more[name] for name in over) and (known.flexible or not more)
 
-    # -- what happens -------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------
 
     def machine_up(self, machine: Machine) -> None:
-        """Add a machine, or note its new resources and labels."""
+        """Add a machine, or update its resources and labels."""
         if not self.taken.get(machine.id, Resources()).fits(machine.total):
             raise LedgerError(f"machine {machine.id} has less than what it carries")
         self.machines[machine.id] = machine
         self._changed.machines.add(machine.id)
 
     def machine_down(self, machine: MachineId) -> tuple[VNode, ...]:
-        """Remove a machine with its vnodes and their work; returns those vnodes."""
+        """Remove a machine with its vnodes and their work; return those vnodes."""
         del self.machines[machine]
         self._changed.machines.add(machine)
         mine = [each for each in self.vnodes.values() if each.machine == machine]
@@ -245,7 +244,7 @@ class Ledger:
             raise
 
     def end(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
-        """End a virtual cluster and all below it; returns them, children before parents."""
+        """End a virtual cluster and all below it; return them, children before parents."""
         ended = self.subtree(cluster)
         for id in ended:
             for each in self.of(id):
@@ -254,7 +253,7 @@ class Ledger:
         return ended
 
     def move(self, where: Mapping[VNodeId, MachineId]) -> None:
-        """Move fixed-size vnodes from their machines to others, all or none."""
+        """Move fixed-size vnodes to other machines, all or none."""
         before = {id: self.vnodes[id] for id in where}
         if any(self.carved(id) or each.parent != each.machine for id, each in before.items()):
             raise LedgerError("only unused vnodes on machines can move")
@@ -287,7 +286,6 @@ class Ledger:
         _put(self._members, each.cluster, each.id)
 
     def _add_all(self, vnodes: Iterable[VNode]) -> None:
-        """Add all of these or none."""
         done: list[VNodeId] = []
         try:
             for each in vnodes:
@@ -299,7 +297,7 @@ class Ledger:
             raise
 
     def grow(self, vnode: VNodeId, by: Resources) -> None:
-        """Enlarge a flexible vnode out of its place."""
+        """Enlarge a flexible vnode within its place."""
         now = self.vnodes[vnode]
         if now.kind is not VNodeKind.FLEXIBLE:
             raise LedgerError(f"{vnode} keeps its size")
@@ -309,7 +307,7 @@ class Ledger:
         self._changed.vnodes.add(vnode)
 
     def lend(self, loan: Loan) -> None:
-        """Record that a vnode has borrowed what it has just got."""
+        """Record as a loan what a vnode has just grown by."""
         more = self.borrowed(loan.vnode) + loan.resources
         if not more.fits(self.vnodes[loan.vnode].resources):
             raise LedgerError(f"{loan.vnode} cannot have borrowed more than it holds")
@@ -317,7 +315,7 @@ class Ledger:
         self._changed.vnodes.add(loan.vnode)
 
     def give_back(self, loan: Loan) -> None:
-        """Give an unused loan back; a vnode with nothing left is removed."""
+        """Return an unused loan; a vnode without resources is removed."""
         now, loans = self.vnodes[loan.vnode], list(self._loans.get(loan.vnode, ()))
         if loan not in loans or not self.unused(loan):
             raise LedgerError(f"{loan.vnode} has no such loan, or uses it")
@@ -334,7 +332,7 @@ class Ledger:
             self._uncarve(loan.vnode)
 
     def drop(self, vnode: VNodeId) -> None:
-        """Remove a vnode, its loans and its work; nothing may be carved out of it."""
+        """Remove a vnode, its loans and its work. Nothing may be carved out of it."""
         on_it = Resources.total(self.uses[work].resources for work in self._work.get(vnode, ()))
         if on_it != self.taken.get(vnode, Resources()):
             raise LedgerError(f"something is carved out of {vnode}")
@@ -344,7 +342,7 @@ class Ledger:
         self._uncarve(vnode)
 
     def start(self, work: WorkId, use: Use) -> None:
-        """Record work on a vnode, and what it holds of it."""
+        """Record work on a vnode and the resources that it holds."""
         if work in self.uses or use.vnode not in self.vnodes:
             raise LedgerError(f"work {work} has begun already, or there is no {use.vnode}")
         self._take(use.vnode, use.resources)
@@ -386,7 +384,7 @@ class Ledger:
         self._count(place, wanted)
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
-        if taken:  # work may hold nothing
+        if taken:  # work may hold no resources
             self.taken[place] = self.taken.get(place, Resources()) + taken
 
     def _release(self, place: PlaceId, given: Resources) -> None:

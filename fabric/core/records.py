@@ -14,43 +14,43 @@ MachineId = NewType("MachineId", str)
 VNodeId = NewType("VNodeId", str)
 WorkId = NewType("WorkId", str)
 ProcessId = NewType("ProcessId", str)
-"""A driver or a worker of Ray's, in hex."""
+"""A driver or a worker of Ray, in hex."""
 
 PlaceId = MachineId | VNodeId
-"""Where a vnode can be carved out."""
+"""What a vnode can be carved out of."""
 ClusterId = NewType("ClusterId", str)
-"""A virtual cluster, by the name that it was given."""
+"""A virtual cluster, by name."""
 
 ROOT = ClusterId("physical")
 """The Ray cluster itself, whose places are its machines."""
 
 DEFAULT = ClusterId("default")
-"""The virtual cluster of all jobs that name none: all that runs on Ray without us."""
+"""The virtual cluster of jobs that name none: all work on Ray outside the other ones."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"
 NODE_LABEL = "ray.io/node-id"
-"""Ray's label for the machine itself, which no machine that comes can have."""
+"""Ray's label with the id of a machine. No machine that joins later can have the same."""
 
 
 WAITING, STARTING, ACTIVE, RECOVERING = "waiting", "starting", "active", "recovering"
-"""The states of a virtual cluster, as the manager's documents and people's scripts spell them."""
+"""The states of a virtual cluster, as spelled in the manager's documents and in users' scripts."""
 ENDED = "ended"
-"""The state of a virtual cluster that only histories name."""
+"""The state of a virtual cluster that has ended; only histories contain it."""
 
 
 def has_started(state: str) -> bool:
-    """Whether work can run in a virtual cluster of that state."""
+    """Whether work can run in a virtual cluster in this state."""
     return state not in (WAITING, STARTING)
 
 
 class SchedulingPolicy(StrEnum):
-    """How the nodes of one group lie on machines; the names are those of Ray's strategies."""
+    """How the nodes of one group are placed on machines; the names are Ray's."""
 
     PACK = "PACK"
-    """On few machines, as far as possible."""
+    """On as few machines as possible."""
     SPREAD = "SPREAD"
-    """On many machines, as far as possible."""
+    """On as many machines as possible."""
     STRICT_PACK = "STRICT_PACK"
     """All on one machine."""
     STRICT_SPREAD = "STRICT_SPREAD"
@@ -59,7 +59,7 @@ class SchedulingPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A physical Ray node and all that it has, used or not."""
+    """A Ray node and its total resources, used or not."""
 
     id: MachineId
     hostname: str
@@ -69,7 +69,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What one vnode asks of its machine."""
+    """What one vnode needs from its machine."""
 
     resources: Resources
     selector: Selector = field(default_factory=dict, hash=False)
@@ -112,17 +112,17 @@ class PlacedCluster:
     id: ClusterId
     parent: ClusterId
     limits: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """The most flexible resources it may hold, in units; what is not named has no limit."""
+    """The most flexible resources it may hold, in units; a missing name has no limit."""
     flexible: bool = True
-    """Whether it may hold any at all."""
+    """Whether it may hold flexible resources at all."""
 
     def exceeded(self, held: Resources) -> dict[str, int]:
-        """The limits that so many flexible resources would exceed."""
+        """The limits that `held` flexible resources would exceed."""
         return {name: most for name, most in self.limits.items() if held[name] > most}
 
 
 def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
-    """What a fixed-size node of a cluster is called, by its place in what was asked for."""
+    """The id of a cluster's fixed-size node, by its number in the request."""
     return VNodeId(f"{cluster}/{number}")
 
 
@@ -132,17 +132,17 @@ def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """What a flexible vnode has borrowed at one time."""
+    """What a flexible vnode borrowed in one step."""
 
     vnode: VNodeId
     resources: Resources
     until: float
-    """When it is due; what is in use then goes back as soon as its work has ended."""
+    """When it is due. Resources in use are returned as soon as the work on them has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Work on a vnode, and what of it the work holds."""
+    """Work on a vnode, and the resources that it holds there."""
 
     vnode: VNodeId
     resources: Resources

@@ -7,19 +7,19 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 UNIT = 10_000
-"""How many units make one CPU, one GPU, one byte of memory: Ray counts in the same steps."""
+"""Units per CPU, per GPU, per byte of memory; Ray counts in the same steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An immutable vector of amounts by name; a name it does not carry has amount zero."""
+    """An immutable vector of amounts by name; a missing name has amount zero."""
 
     units: tuple[tuple[str, int], ...] = ()
-    """(name, amount in units) in name order, without zeros, so that equal vectors are equal."""
+    """(name, amount in units), sorted by name, without zeros, so that equal vectors are equal."""
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Resources:
-        """Round each amount to the nearest unit, as Ray does; refuse what is not an amount."""
+        """Round each amount to the nearest unit, like Ray. ValueError if negative or not finite."""
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"{name} must be zero or more and finite, found {amount}")
@@ -31,7 +31,7 @@ class Resources:
 
     @classmethod
     def total(cls, many: Iterable[Resources]) -> Resources:
-        """Add all of these up."""
+        """The sum of `many`."""
         sums: dict[str, int] = {}
         for each in many:
             for name, amount in each.units:
@@ -40,7 +40,7 @@ class Resources:
 
     @property
     def size(self) -> int:
-        """All amounts added up, in units: what the tightest place is chosen by."""
+        """All amounts added up, in units. The tightest place is the one with the least."""
         return sum(amount for _, amount in self.units)
 
     def __getitem__(self, name: str) -> int:
@@ -59,7 +59,7 @@ class Resources:
         return self._from_units(total)
 
     def __sub__(self, other: Resources) -> Resources:
-        """Take `other` away. ValueError if it does not fit."""
+        """Subtract `other`. ValueError if it does not fit."""
         if not other.units:
             return self
         if not other.fits(self):
@@ -70,25 +70,25 @@ class Resources:
         return Resources(tuple(pair for pair in left.items() if pair[1]))
 
     def __or__(self, other: Resources) -> Resources:
-        """Take the larger amount of each."""
+        """The larger amount of each resource."""
         larger = dict(self.units)
         for name, amount in other.units:
             larger[name] = max(amount, larger.get(name, 0))
         return self._from_units(larger)
 
     def beyond(self, room: Resources) -> Resources:
-        """What of this `room` does not have."""
+        """What `room` lacks of this."""
         have = dict(room.units)
         lacking = {name: amount - have.get(name, 0) for name, amount in self.units}
         return self._from_units({name: amount for name, amount in lacking.items() if amount > 0})
 
     def __and__(self, other: Resources) -> Resources:
-        """Take the smaller amount of each."""
+        """The smaller amount of each resource."""
         have = dict(other.units)
         return self._from_units({n: min(amount, have.get(n, 0)) for n, amount in self.units})
 
     def capped(self, limits: Mapping[str, int]) -> Resources:
-        """Take at most so many units of each; what is not named has no limit."""
+        """At most the limit of each resource, in units; a resource without a limit stays."""
         return self._from_units({n: min(amount, limits.get(n, amount)) for n, amount in self.units})
 
     def only(self, names: Container[str]) -> Resources:
@@ -98,14 +98,14 @@ class Resources:
         return Resources(tuple(pair for pair in self.units if pair[0] not in names))
 
     def copies_in(self, room: Resources) -> int:
-        """How many times this fits a room; once, if it is nothing."""
+        """How many times this fits `room`; 1 if it is empty."""
         have = dict(room.units)
         return min((have.get(name, 0) // amount for name, amount in self.units), default=1)
 
     def fits(self, room: Resources) -> bool:
-        """Say whether `room` has at least this much of everything."""
+        """Whether `room` has at least this much of everything."""
         have = dict(room.units)
-        for name, amount in self.units:  # noqa: SIM110 - asked most of all, and all() is slower
+        for name, amount in self.units:  # noqa: SIM110 - hot path, and all() is slower
             if amount > have.get(name, 0):
                 return False
         return True

@@ -1,6 +1,6 @@
 """Conditions on labels, and whether a machine or a vnode meets them.
 
-Written as text they look as in Ray's label selectors, with two forms that Ray lacks:
+Their text form is that of Ray's label selectors, with two forms that Ray lacks:
 
 | condition | text |
 |---|---|
@@ -8,7 +8,7 @@ Written as text they look as in Ray's label selectors, with two forms that Ray l
 | `NotIn("a")`, `NotIn("a", "b")` | `!a`, `!in(a,b)` |
 | `Exists()`, `DoesNotExist()` | `exists()`, `!exists()` |
 
-As in Ray and Kubernetes, what lacks a label meets `NotIn` whatever its values.
+As in Ray and Kubernetes, a machine without the label meets every `NotIn`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = re.compile(r"(?P<deny>!?)(?:in\((?P<many>[^()]*)\)|(?P<any>exists\(\))|(
 
 
 def check_label(key: str) -> None:
-    """Raise `ValueError` unless Ray takes this as a label's name, such as `zone` or `a.io/zone`."""
+    """Raise `ValueError` unless Ray accepts this label name, such as `zone` or `a.io/zone`."""
     if not _KEY.fullmatch(key):
         raise ValueError(
             f"expected a label of letters, digits, '-', '_' and '.', 63 at most, found {key!r}"
@@ -32,7 +32,7 @@ def check_label(key: str) -> None:
 
 
 def check_value(value: str) -> None:
-    """Raise `ValueError` unless Ray takes this as a label's value in a selector."""
+    """Raise `ValueError` unless Ray accepts this label value in a selector."""
     if not isinstance(value, str) or not _VALUE.fullmatch(value):
         raise ValueError(
             f"expected a value of letters, digits, '-', '_' and '.', 63 at most, found {value!r}"
@@ -65,7 +65,7 @@ class In(_Values):
 
 @dataclass(frozen=True, slots=True, init=False)
 class NotIn(_Values):
-    """The label has none of these values, or is not there."""
+    """The label has none of these values, or does not exist."""
 
     def holds(self, value: str | None) -> bool:
         return value not in self.values
@@ -76,7 +76,7 @@ class NotIn(_Values):
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The label is there, whatever its value."""
+    """The label exists, with any value."""
 
     def holds(self, value: str | None) -> bool:
         return value is not None
@@ -87,7 +87,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class DoesNotExist:
-    """The label is not there."""
+    """The label does not exist."""
 
     def holds(self, value: str | None) -> bool:
         return value is None
@@ -98,11 +98,11 @@ class DoesNotExist:
 
 Condition = In | NotIn | Exists | DoesNotExist
 Selector = Mapping[str, Condition]
-"""Label -> what must hold of it; all must."""
+"""The condition for each label; all must hold."""
 
 
 def parse(text: str) -> Condition:
-    """Read a condition; the inverse of `str`. ValueError if the text is none."""
+    """Parse a condition; the inverse of `str`. ValueError if the text is not one."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -115,15 +115,15 @@ def parse(text: str) -> Condition:
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Say whether every condition holds of these labels."""
+    """Whether these labels meet every condition."""
     return all(condition.holds(labels.get(label)) for label, condition in selector.items())
 
 
 def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """A selector for Ray, for a cluster whose machines have these labels.
 
-    Ray has no `Exists`: it becomes the values that the label has now, so a machine that brings a
-    new value later is not considered.
+    The label's values on these machines replace `Exists` and `DoesNotExist` (decision 15).
+    ValueError for `Exists` if no machine has the label.
     """
     labels = list(machines)
     said = {}
@@ -143,5 +143,5 @@ def to_ray(selector: Selector, machines: Iterable[Mapping[str, str]]) -> dict[st
 
 
 def describe(selector: Selector) -> str:
-    """The conditions as people write them: `disk=ssd, zone=!in(a,b)`."""
+    """The conditions as users write them: `disk=ssd, zone=!in(a,b)`."""
     return ", ".join(f"{label}={selector[label]}" for label in sorted(selector))

@@ -1,10 +1,7 @@
-"""What the exit code of a command means; docs/reference/exit-codes.md tells it to users.
-
-An error of any of the three packages has its code as `exits_with`.
-"""
+"""The exit codes of commands (docs/reference/exit-codes.md); errors have theirs as `exits_with`."""
 
 FAILED = 1
-"""It ran and failed."""
+"""The command ran and failed."""
 BAD_INPUT = 2
 """Bad usage or bad input, found before anything was started."""
 REFUSED = 3
@@ -12,10 +9,10 @@ REFUSED = 3
 UNREACHABLE = 4
 """A Ray cluster, a site or a mediator does not answer."""
 INTERRUPTED = 130
-"""State is kept, and the command that goes on is printed."""
+"""State is kept, and the command to continue is printed."""
 
 
 def exit_code_of(error: BaseException | type[BaseException]) -> int | None:
-    """The code of an error, or a class of them, of our packages; None for any other."""
+    """The code of an error of our packages, or of its class; None for any other error."""
     code = getattr(error, "exits_with", None)
     return code if isinstance(code, int) else None

@@ -1,9 +1,8 @@
 """Interruptions: SIGINT, SIGTERM and SIGHUP end a command once, in order, and are never lost.
 
-A signal's handler raises wherever the main thread is. In a callback of the garbage collector or of
-an import, Python prints the error and goes on: so an interruption that dies inside the block is
-raised again a moment later. C code that imports, such as NumPy's, puts another error in its place:
-`is_interruption` recognizes these.
+The signal handler raises in the main thread. In a callback of the garbage collector or an import,
+Python prints that error and continues, so the interruption is raised again a moment later. C code
+that imports, such as NumPy's, raises another error instead, which `is_interruption` recognizes.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RAISED_AGAIN_S = 0.05
-"""After one was lost: not within the same callback."""
+"""The delay after a lost interruption, so that it is not raised in the same callback again."""
 
 
 _MADE_BY_C = (ImportError, SystemError)
-"""What C code raises in the place of an error that came upon it as it imported something."""
+"""What C code raises in place of an error that interrupted its import."""
 _open: list[Interruptions] = []
-"""The blocks that the process is in."""
+"""The `Interruptions` blocks that are open in this process."""
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether this is an interruption, or what one inside of a block has become."""
+    """Whether this is an interruption, or an error that C code raised in place of one."""
     if isinstance(error, KeyboardInterrupt):
         return True
     return isinstance(error, _MADE_BY_C) and any(each.interrupted for each in _open)
 
 
 class Interruption(KeyboardInterrupt):
-    """A signal asked this command to end."""
+    """A signal told this command to end."""
 
 
 class Interruptions:
     """Within the block the first signal raises `Interruption`.
 
-    Later signals are ignored, or with `again_after_s` only for that many seconds. A signal within
-    `held` waits until its end. A signal that was ignored before (`nohup`) stays ignored.
+    Later signals are ignored, or only for `again_after_s` seconds. A signal during `held` waits
+    for its end. A signal that was ignored before the block (`nohup`) stays ignored.
     """
 
     def __init__(self, *, again_after_s: float | None = None) -> None:
@@ -59,12 +58,12 @@ class Interruptions:
         return self._raised is not None
 
     def shield(self) -> None:
-        """Ignore all signals from now on, while everything is being closed."""
+        """Ignore all further signals, while resources are being closed."""
         self._over = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Put an interruption off until the end of this block."""
+        """Delay an interruption until the end of this block."""
         self._holding = True
         try:
             yield
@@ -92,22 +91,22 @@ class Interruptions:
         try:
             raise interruption
         finally:
-            del interruption  # its traceback holds this frame, so it would never die
+            del interruption  # its traceback holds this frame, so it would never be collected
 
     def _lost(self, reference: weakref.ref[Interruption]) -> None:
-        """One died inside the block: raise it again."""
+        """Raise an interruption again that was lost inside the block."""
         if not self._over and reference is self._raised:
             signal.setitimer(signal.ITIMER_REAL, RAISED_AGAIN_S)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """Print no interruption that will be raised again."""
+        """Do not print an interruption that will be raised again."""
         if not isinstance(unraisable.exc_value, Interruption):
             self._hook(unraisable)
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Print no interruption for which C code raises another error."""
+        """Do not print an interruption that C code replaces by another error."""
         if not isinstance(error, Interruption):
             self._print(kind, error, trace)
 

@@ -29,10 +29,10 @@ class Load:
     """How busy this computer is, which decides how long a start takes."""
 
     average: float
-    """Processes that computed, or wanted to, in the last minute."""
+    """The load average: processes that ran or were ready to run in the last minute."""
     cpus: int
     niceness: int | None = None
-    """Of Ray's workers here, if it is known."""
+    """The niceness of Ray's workers here, if known."""
 
     def __str__(self) -> str:
         cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
@@ -46,10 +46,10 @@ def load(niceness: int | None = None) -> Load:
 
 
 def niceness_of_workers(gcs_address: str, processes: Path = Path("/proc")) -> int | None:
-    """How nice the workers are that a Ray cluster has on this computer; None if it shows none."""
+    """The niceness of a Ray cluster's workers on this computer; None if none is visible."""
     parents: dict[int, tuple[int, int, bytes]] = {}
     for folder in processes.glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):  # it has just ended
+        with suppress(OSError, ValueError, IndexError):  # the process has just ended
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes()
             parents[int(folder.name)] = int(fields[1]), int(fields[16]), command
@@ -68,7 +68,7 @@ def niceness_of_workers(gcs_address: str, processes: Path = Path("/proc")) -> in
 
 
 def usable_cpus() -> int:
-    """Count the CPUs this process may use: its affinity, and the quota of its control group."""
+    """Count the CPUs that this process may use: its affinity and its control group's quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _cpu_quota()
@@ -88,7 +88,7 @@ def _cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def usable_gpus(devices: Path = Path("/dev")) -> int:
-    """Count the NVIDIA GPUs this process may use: its devices, less those hidden from CUDA."""
+    """Count the NVIDIA GPUs that this process may use: its devices minus those hidden from CUDA."""
     present = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in devices.glob("nvidia*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

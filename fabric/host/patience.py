@@ -13,9 +13,9 @@ LOOK_S = 0.5
 
 
 class Patience:
-    """Calls `say` with the seconds that something has lasted, in a thread of its own.
+    """Calls `say`, in its own thread, with the seconds of a wait since its start or `began`.
 
-    `first_s` after it was entered, or after `heard` was called last, and then every `every_s`.
+    It calls first `first_s` after its start or the last `heard`, then every `every_s`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Patience:
         self._thread = threading.Thread(target=self._run, name="patience", daemon=True)
 
     def heard(self) -> None:
-        """Other output has appeared: put the next report off by `first_s`."""
+        """Other output has appeared: delay the next report by `first_s`."""
         self._next = self._clock() + self._first_s
 
     def began(self) -> None:

@@ -1,7 +1,4 @@
-"""The user that a virtual cluster belongs to: of the process, or of the job, that asks for it.
-
-A name, not a proof. It keeps one user from ending the work of another by mistake.
-"""
+"""The user that owns a virtual cluster: an unproven name, to protect others from mistakes."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import getpass
 import os
 
 USER_VARIABLE = "FEDPILOT_USER"
-"""The user of a job, in the environment of all its processes."""
+"""The environment variable that names a job's user in all its processes."""
 
 
 def current_user() -> str:
@@ -18,5 +15,5 @@ def current_user() -> str:
         return said
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user that has no name
+    except (KeyError, OSError):  # a user without a name, as in a container
         return f"uid {os.getuid()}"

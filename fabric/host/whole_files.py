@@ -1,7 +1,6 @@
-"""Files that are there as a whole or not at all, even if their writer dies.
+"""Writes files as a whole or not at all, even if the writer dies.
 
-A file is written beside its place and renamed into it. A durable one survives a power cut: its
-bytes are on disk before it is renamed, and its folder's entry before the caller goes on.
+A durable file survives a power cut: its bytes and its folder's entry are synced.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o666, *, durable: bool = False) -> Iterator[Path]:
-    """Yield a path to write to; what is there in the end takes the place of `path`.
+    """Yield a temporary path to write to; at the end of the block it replaces `path`.
 
-    If the block raises, `path` stays as it was. The umask is taken from `mode`. OSError.
+    If the block raises, `path` stays as it was. The umask applies to `mode`. OSError.
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     file = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
@@ -25,7 +24,7 @@ def replacing(path: Path, mode: int = 0o666, *, durable: bool = False) -> Iterat
     os.close(file)
     try:
         yield aside
-        aside.chmod(granted)  # some libraries put a private file of their own there
+        aside.chmod(granted)  # some libraries replace it with a file that only its owner reads
         if durable:
             sync(aside)
         aside.replace(path)
@@ -36,7 +35,7 @@ def replacing(path: Path, mode: int = 0o666, *, durable: bool = False) -> Iterat
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes, or a folder's entries, on disk. OSError."""
+    """Sync a file's bytes, or a folder's entries, to disk. OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

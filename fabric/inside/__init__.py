@@ -1,8 +1,8 @@
-"""What a process inside a virtual cluster uses: hooks into Ray, its place, calls of the manager."""
+"""For processes inside a virtual cluster: hooks into Ray, their location, calls of the manager."""
 
 
 def install() -> None:
-    """Ray's `worker_process_setup_hook`; runtime environments of jobs have this name: it stays."""
+    """Ray's `worker_process_setup_hook`. Jobs' runtime environments contain this name: keep it."""
     from .hooks import install as begin
 
     begin()

@@ -1,7 +1,7 @@
-"""The virtual cluster and the virtual node that a process, or a thread of it, is in.
+"""The virtual cluster and the virtual node of a process or a thread.
 
-A `with` block holds for the thread or the asyncio task that entered it, and for the threads, tasks
-and calls that are begun inside of it. What outlives its block is where it would be without it.
+A `with` block applies to the thread or asyncio task that entered it, and to the threads, tasks and
+calls that start inside it, until it ends.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from ..ray.private_ray import own_group, resource_names
 from .manager_client import ask, on_forget
 
 JOB_VARIABLE = "FEDPILOT_VIRTUAL_CLUSTER"
-"""Names the virtual cluster of a job, in the environment of all its processes."""
+"""The environment variable that names a job's virtual cluster in all its processes."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A `with` block, for which there is a virtual cluster."""
+    """A `with` block that has a virtual cluster."""
 
     cluster: str
     spec: object
-    """The object of the `with`."""
+    """The object of the `with` statement."""
     open: bool = True
 
 
 _entered: ContextVar[tuple[Block, ...]] = ContextVar("entered", default=())
-"""The blocks around the code that runs here, outermost first; some may have ended meanwhile."""
+"""The blocks around the running code, outermost first; some may have ended."""
 
 _open: dict[Block, None] = {}
-"""All blocks of this process that are open."""
+"""All open blocks of this process."""
 
 _before: list[str | None] = []
-"""What JOB_VARIABLE was before this process joined a virtual cluster."""
+"""Earlier values of JOB_VARIABLE, one for each virtual cluster that this process joined."""
 
 _owners: dict[str, tuple[str, str, bool] | None] = {}
-"""The virtual clusters of placement groups, which never change."""
+"""A cache of placement groups' virtual clusters, which never change."""
 
 
 def current_id() -> str | None:
-    """The virtual cluster of the innermost `with` block, else of this worker, else of the job."""
+    """The virtual cluster of the innermost open block, otherwise of this worker or of the job."""
     for block in reversed(_entered.get()):
         if block.open:
             return block.cluster
@@ -62,15 +62,15 @@ def join(cluster: str) -> None:
 
 
 def enter(block: Block) -> None:
-    """Work inside a virtual cluster that is there, until `leave`."""
+    """Work inside an existing virtual cluster until `leave`."""
     _open[block] = None
     _entered.set((*_entered.get(), block))
 
 
 def leave(spec: object) -> Block | None:
-    """End the innermost block of a spec; None if that ended with the connection to Ray.
+    """End the innermost block of a spec; None if it ended with the connection to Ray.
 
-    A thread that leaves without having entered ends the block that was entered last.
+    A thread that leaves without having entered ends the spec's latest block.
     """
     mine = [block for block in _entered.get() if block.spec is spec]
     known = mine or [block for block in list(_open) if block.spec is spec]
@@ -86,10 +86,9 @@ def leave(spec: object) -> Block | None:
 
 
 def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None:
-    """`Thread.start`: the thread is in the blocks in which it was started.
+    """`Thread.start`: the thread runs in the blocks in which it was started.
 
-    Only the thread's own `run` is replaced, and put back before it runs. Other libraries may
-    replace it as well, before or after: theirs is left alone.
+    Only the thread's own `run` is replaced, and restored before it runs; others' wrappers stay.
     """
     blocks = _entered.get()
     if not blocks:
@@ -114,7 +113,7 @@ def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None
     own["run"] = run_inside
     try:
         original(thread)
-    except RuntimeError:  # it was started before, or there are too many threads
+    except RuntimeError:  # it was already started, or there are too many threads
         put_back()
         raise
 
@@ -122,9 +121,9 @@ def start_inside(original: Callable[..., Any], thread: threading.Thread) -> None
 def submit_inside(
     original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """`ThreadPoolExecutor.submit`: the call is in the blocks in which it was submitted.
+    """`ThreadPoolExecutor.submit`: the call runs in the blocks in which it was submitted.
 
-    A thread that the pool starts for this call serves others as well, so it is in no block.
+    A thread that the pool starts for this call also serves others, so it is in no block.
     """
     blocks = _entered.get()
     if not blocks:
@@ -161,26 +160,23 @@ def current_vnode() -> tuple[str, str] | None:
 
 
 def carries(node: Mapping[str, Any], group: str, bundle: int | None) -> bool:
-    """Whether a virtual node is carried by a bundle of a placement group; by any, for None."""
+    """Whether a bundle of a placement group carries a virtual node; None means any bundle."""
     return any(each["id"] == group and bundle in (None, each["bundle"]) for each in node["groups"])
 
 
 def bundle_of(resources: Iterable[str], group: str) -> int | None:
-    """The bundle of a placement group to which these resources belong.
-
-    Ray names them `CPU_group_<bundle>_<group>`, and for the whole group `CPU_group_<group>`.
-    """
+    """The bundle in names such as `CPU_group_<bundle>_<group>`; `CPU_group_<group>` names none."""
     found = (re.fullmatch(rf".+_group_(\d+)_{group}", name) for name in resources)
     return next((int(each[1]) for each in found if each), None)
 
 
 def own_bundle(group: str) -> int | None:
-    """The bundle of a placement group that this worker runs in."""
+    """The index of the bundle of a placement group that this worker runs in."""
     return bundle_of(resource_names(), group)
 
 
 def enclosing() -> str | None:
-    """The innermost virtual cluster here that was not asked for as a placement group."""
+    """The innermost virtual cluster here that was not requested as a placement group."""
     cluster = current_id()
     known = owner_of(own_group()) if cluster else None
     return known[1] if known and known[0] == cluster and known[2] else cluster
@@ -192,7 +188,7 @@ def is_placement_group(group: str) -> bool:
 
 
 def owner_of(group: str | None) -> tuple[str, str, bool] | None:
-    """What `ManagerActor.cluster_of` says of a placement group."""
+    """The answer of `ManagerActor.cluster_of` for a placement group, cached."""
     if group is None:
         return None
     if group not in _owners:

@@ -1,9 +1,8 @@
 """Makes a Ray process work inside a virtual cluster, without a change to its code.
 
-`install` wraps the functions by which a process asks Ray for room: the submission of tasks and
-actors (`submission`), the making of placement groups (`nested_groups`), and the questions how large
-the cluster is. In a virtual cluster they ask its manager first; elsewhere they are Ray's own.
-Workers install the same when they start. Code can get round it (docs/reference/confinement.md).
+`install` wraps the functions that submit work (`submission`), make placement groups
+(`nested_groups`) or report the cluster's size. In a virtual cluster they ask its manager first.
+Workers install them on start. Code can bypass them (docs/reference/confinement.md).
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from .patching import originals, reroute, wrap
 from .submission import submission, with_labels
 
 SETUP_HOOK = "fedpilot.fabric.inside.install"
-"""What workers call when they start."""
+"""The function that workers call on start."""
 HOOK = "worker_process_setup_hook"
-"""The part of a runtime environment that names it."""
+"""The key in a runtime environment that names the function."""
 
 _lock = threading.Lock()
 
 
 def install() -> None:
-    """Wrap Ray once; UnsupportedRay, before anything is wrapped, for a Ray that lacks a part."""
+    """Wrap Ray once. Raises UnsupportedRay, before anything is wrapped, if Ray lacks a part."""
     with _lock:
         if originals:
             return
@@ -52,7 +51,7 @@ def install() -> None:
             wrap(cls, "options", with_labels)
         wrap(threading.Thread, "start", start_inside)
         wrap(ThreadPoolExecutor, "submit", submit_inside)
-        # Others hold references to these, so their code is replaced, not their names.
+        # Other modules hold references to these, so their code is replaced, not their names.
         reroute(groups.placement_group, "placement_group", make_group)
         reroute(groups.remove_placement_group, "remove_placement_group", remove_group)
         reroute(ray.shutdown, "shutdown", shut_down)
@@ -68,7 +67,7 @@ def install() -> None:
 
 
 def environment_inside(cluster: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The runtime environment of a job, in a virtual cluster unless that is None. SpecError."""
+    """A job's runtime environment; None: in no virtual cluster. SpecError."""
     env = dict(given or {})
     if env.setdefault(HOOK, SETUP_HOOK) != SETUP_HOOK:
         raise SpecError(f"runtime_env.{HOOK}: virtual clusters need it for themselves")
@@ -79,7 +78,7 @@ def environment_inside(cluster: str | None, given: Mapping[str, Any] | None) -> 
 
 
 def announce(cluster: str) -> None:
-    """Tell the manager that this process's job works in a virtual cluster."""
+    """Report to the manager that this process's job works in a virtual cluster."""
     import ray
 
     job = JobId(ray.get_runtime_context().get_job_id())
@@ -87,10 +86,9 @@ def announce(cluster: str) -> None:
 
 
 def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]:
-    """`ray.init` of a script that was started inside a virtual cluster.
+    """`ray.init` for a script that was started inside a virtual cluster.
 
-    The manager is told even where the script has removed the variable that names the cluster: the
-    audit then sees that the script's work runs outside.
+    It reports the job even if the script removed the variable, so that the audit sees its escapes.
     """
 
     @functools.wraps(original)
@@ -103,7 +101,6 @@ def _announced(original: Callable[..., Any], cluster: str) -> Callable[..., Any]
 
 
 def _introspection(answer: Callable[[Any, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    """A question of Ray's, answered from the document of the current virtual cluster."""
 
     def asked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         cluster = current_id()

@@ -1,4 +1,4 @@
-"""What a process can learn of the virtual cluster that it works in, and of nothing beyond it."""
+"""What a process can find out about its virtual cluster, and nothing outside it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 
 UNDIVIDED = ("memory", "object_store_memory")
-"""Resources of a machine that a virtual node has for itself only if it asked for them."""
+"""Resources of a machine that a virtual node has exclusively only if it requested them."""
 
 
 @dataclass(frozen=True)
 class VirtualClusterInfo:
-    """One virtual cluster; every method asks the manager anew (seed 000, "Introspection")."""
+    """One virtual cluster; every method asks the manager again (seed 000, "Introspection")."""
 
     id: str
 
     def spec(self) -> VirtualCluster:
-        """What was asked for."""
+        """The requested spec."""
         return VirtualCluster.from_dict(self.state()["spec"])
 
     def cluster_id(self) -> str:
@@ -35,7 +35,7 @@ class VirtualClusterInfo:
         return dict(self.state()["total"])
 
     def max_resources(self) -> dict[str, float]:
-        """What it would hold after growing to its limit, for the resources that have one."""
+        """What it would hold at its limit, for the resources that have one."""
         document = self.state()
         spec = VirtualCluster.from_dict(document["spec"])
         fixed = _sum(node["total"] for node in document["nodes"] if node["kind"] == "fixed")
@@ -45,11 +45,11 @@ class VirtualClusterInfo:
         return {name: fixed.get(name, 0.0) + spec.flex_resource_max[name] for name in names}
 
     def available_resources(self) -> dict[str, float]:
-        """What is free of it, like `ray.available_resources()`."""
+        """Its free resources, like `ray.available_resources()`."""
         return dict(self.state()["available"])
 
     def used_object_store_memory(self) -> int:
-        """Bytes of the objects that the work of this virtual cluster holds, as Ray tells."""
+        """Bytes of the objects that belong to this virtual cluster's work, as Ray reports them."""
         from .state import objects
 
         return sum(int(each["object_size"]) for each in objects(self.id))
@@ -63,11 +63,11 @@ class VirtualClusterInfo:
         return VirtualClusters().show(self.id)
 
     def child_clusters(self) -> list[VirtualClusterInfo]:
-        """Those that were made inside of it."""
+        """The virtual clusters directly inside it."""
         return [VirtualClusterInfo(id) for id in self.state()["children"]]
 
     def parent_cluster(self) -> VirtualClusterInfo | None:
-        """What it was made in; None for the one that is right in the Ray cluster."""
+        """The virtual cluster that it is inside; None directly below the Ray cluster."""
         parent = self.state()["parent"]
         return None if parent == ROOT else VirtualClusterInfo(parent)
 
@@ -84,7 +84,7 @@ class VirtualNodeInfo:
         return self.id
 
     def physical_node_id(self) -> str:
-        """The Ray node, that is, the machine, that it lies on."""
+        """The id of its machine, a Ray node."""
         return str(self._document()["machine"])
 
     def node_labels(self) -> dict[str, str]:
@@ -92,17 +92,17 @@ class VirtualNodeInfo:
         return dict(self._document()["labels"])
 
     def used_resources(self) -> dict[str, float]:
-        """What work holds of it, or was carved out of it."""
+        """What work holds of it or is carved out of it."""
         total, free = self.total_resources(), self.avail_resources()
         used = {name: amount - free.get(name, 0.0) for name, amount in total.items()}
         return {name: amount for name, amount in used.items() if amount}
 
     def avail_resources(self) -> dict[str, float]:
-        """What is free of it."""
+        """Its free resources."""
         return dict(self._document()["available"])
 
     def total_resources(self) -> dict[str, float]:
-        """All that it has."""
+        """All its resources."""
         return dict(self._document()["total"])
 
     def parent_node(self) -> VirtualNodeInfo | None:
@@ -122,7 +122,7 @@ class VirtualNodeInfo:
 def nodes_of(
     document: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The virtual nodes of a virtual cluster, in the form in which `ray.nodes()` has machines."""
+    """The virtual nodes of a virtual cluster, in the format of `ray.nodes()`."""
     addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in machines}
     return [
         {
@@ -144,9 +144,8 @@ def attainable_of(
 ) -> list[dict[str, Any]]:
     """The machines of a virtual cluster, each as large as its part of it could be now.
 
-    Ray's libraries divide what they see among their work, and a virtual cluster grows by its work:
-    without this they would never use more than it holds. Memory that is not divided is counted by
-    the share of the machine's CPUs (or GPUs).
+    Otherwise Ray's libraries, which divide what they see, would never make it grow. Memory that
+    no vnode reserved is counted in proportion to the part's CPUs (or GPUs).
     """
     document = asking.snapshot()
     found, left = [], _most(document, cluster)
@@ -188,7 +187,7 @@ def _part(
 
 
 def _most(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
-    """What a virtual cluster may borrow on all machines together, where something limits that."""
+    """What a virtual cluster may still borrow on all machines together, if a limit applies."""
     known = find(document, cluster)
     held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
     limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max

@@ -1,7 +1,6 @@
-"""Reaches the manager from any process of a Ray cluster, and tells it which work has ended.
+"""Connects a process of a Ray cluster to the manager, and reports to it which work has ended.
 
-What is known of a Ray belongs to one connection to it, from `ray.init` to `ray.shutdown`. The next
-connection may be to the same Ray, and is another job: it finds the manager anew.
+Its cache belongs to one connection, from `ray.init` to `ray.shutdown`: the next is another job.
 """
 
 from __future__ import annotations
@@ -20,43 +19,43 @@ from .promises import KEEP_S, Promises
 from .virtual_clusters import VirtualClusters
 
 HEARTBEAT_S = 5.0
-"""Seconds after which a process with work says that it is there."""
+"""Seconds after which a process with work reports that it is alive."""
 
 POLL_S = 0.05
-"""How long is waited for the end of the oldest tasks before others are looked at."""
+"""How long a look waits for the end of the oldest tasks before it checks others."""
 
 PAUSE_S = 0.2
-"""After a look that failed: Ray is shutting down, or the manager is starting again."""
+"""The pause after a failed look: Ray is shutting down, or the manager is restarting."""
 
 FAREWELL_S = 1.0
-"""How long is waited for the manager to hear what ended with a connection to Ray."""
+"""How long to wait for the manager to receive the last report of a connection to Ray."""
 
 LEISURE, LEISURE_S = 4, 0.02
-"""The pause after a look, in times of what it took, and at most: looks must not slow submission."""
+"""The pause after a look, in multiples of its CPU time and at most, to keep submission fast."""
 
 WINDOW = 1000
-"""How many tasks are looked at together: looking at a thousand costs Ray a millisecond."""
+"""How many tasks are checked together: checking a thousand costs Ray a millisecond."""
 
 _forgets: list[Callable[[], None]] = []
 
 
 class ReporterChannel(Protocol):
-    """What a reporter needs of Ray and of the manager."""
+    """What a reporter needs from Ray and the manager."""
 
     def up(self) -> bool:
-        """Whether this process is connected to the same Ray still."""
+        """Whether this process is still connected to the same Ray."""
 
     def ended(self, refs: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        """Wait until any of these results is there, or time is up; says which are."""
+        """Wait until one of these results exists, or time is up; return those that exist."""
 
     def call(self, method: str, /, *args: Any, timeout_s: float = ...) -> Any:
         """Call the manager; raises if it does not answer."""
 
 
 class Reporter:
-    """Tells the manager which of this process's work has ended, and forgets that work.
+    """Reports to the manager which of this process's work has ended, and forgets that work.
 
-    Most work ends in the order of its submission: a look takes the oldest, and a part of the rest.
+    Work mostly ends in submission order, so a look checks the oldest and a part of the rest.
     """
 
     def __init__(self, owner: ProcessId, line: ReporterChannel) -> None:
@@ -65,10 +64,10 @@ class Reporter:
         self._open: dict[Any, WorkId] = {}
         self._over: list[WorkId] = []
         self._actors: list[tuple[WorkId, str]] = []
-        """Those that the manager has yet to hear of."""
+        """Actors that are not yet reported to the manager."""
         self.promises = Promises(time.monotonic)
         self._unused: list[WorkId] = []
-        """Places to be given back."""
+        """Promised places to give back."""
         self._lasting = False
         self._behind = WINDOW
         self._changed = threading.Event()
@@ -78,11 +77,11 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="fedpilot-work", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, before Ray is shut down: what has not ended ends with that."""
+        """Stop, before Ray is shut down: work that has not ended ends with it."""
         self._closed = True
         self._changed.set()
         self._thread.join(FAREWELL_S)
@@ -90,20 +89,20 @@ class Reporter:
             works = [*self._over, *self._open.values(), *self._unused, *self.promises.all()]
             self._over, self._open = [], {}
         if works and self._line.up():
-            with contextlib.suppress(Exception, SystemExit):  # the manager finds out, only later
+            with contextlib.suppress(Exception, SystemExit):  # the manager also finds out later
                 self._line.call("done", self.owner, works, timeout_s=FAREWELL_S)
 
     def follow(self, work: WorkId, made: Any) -> None:
-        """Watch a task by what it returns."""
+        """Watch a task by its result."""
         ref = made[0] if isinstance(made, list) else made
-        if hasattr(ref, "completed"):  # a generator, which has a last object
+        if hasattr(ref, "completed"):  # a generator: its last object
             ref = ref.completed()
         with self._lock:
             self._open[ref] = work
         self._changed.set()
 
     def follow_actor(self, work: WorkId, actor: str) -> None:
-        """Tell the manager which actor work has become; Ray tells it of the actor's end."""
+        """Report to the manager which actor the work is; Ray reports the actor's end to it."""
         with self._lock:
             self._actors.append((work, actor))
         self._lasting = True
@@ -115,7 +114,7 @@ class Reporter:
         self._changed.set()
 
     def look(self) -> None:
-        """See what has ended, and tell it; what could not be told is told the next time."""
+        """Check what has ended, and report it; a failed report is repeated next time."""
         self._changed.clear()
         for work, actor in list(self._actors):
             self._line.call("begun", work, actor)
@@ -140,7 +139,7 @@ class Reporter:
                 began = time.thread_time()
                 self.look()
                 time.sleep(min(LEISURE_S, LEISURE * (time.thread_time() - began)))
-            except SystemExit:  # so Ray says that it has been shut down
+            except SystemExit:  # how Ray signals that it has been shut down
                 return
             except Exception:
                 time.sleep(PAUSE_S)
@@ -150,7 +149,6 @@ class Reporter:
                 self._changed.wait(KEEP_S if self.promises else at_rest)
 
     def _parts(self) -> tuple[list[Any], list[Any]]:
-        """The oldest, and the next part of those behind them."""
         with self._lock:
             if self._behind >= len(self._open):
                 self._behind = WINDOW
@@ -197,8 +195,6 @@ class _Ray:
 
 
 class _Connection(NamedTuple):
-    """The Ray that a process is connected to, and its ids there."""
-
     pid: int
     address: str
     job: str
@@ -206,7 +202,7 @@ class _Connection(NamedTuple):
 
 
 _reached: dict[_Connection, tuple[VirtualClusters, Reporter]] = {}
-"""What the connection of today needs of the manager."""
+"""The current connection's client and reporter."""
 _lock = threading.RLock()
 
 
@@ -215,22 +211,22 @@ def reporter() -> Reporter:
 
 
 def clusters() -> VirtualClusters:
-    """The virtual clusters of the Ray cluster that this process is in."""
+    """The virtual clusters of the Ray cluster that this process is connected to."""
     return _reach()[0]
 
 
 def ask(method: str, *args: Any) -> Any:
-    """Call the manager. FabricError, also where it does not answer."""
+    """Call the manager. FabricError, also if it does not answer."""
     return clusters().call(method, *args)
 
 
 def on_forget(todo: Callable[[], None]) -> None:
-    """Call `todo` too, when Ray is about to be shut down."""
+    """Also call `todo` when Ray is about to be shut down."""
     _forgets.append(todo)
 
 
 def forget() -> None:
-    """Drop what belongs to this connection: Ray is about to be shut down."""
+    """Drop this connection's state: Ray is about to be shut down."""
     with _lock:
         known = list(_reached.items())
         _reached.clear()
@@ -249,7 +245,6 @@ def shut_down(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _reach() -> tuple[VirtualClusters, Reporter]:
-    """Find the manager, unless this connection has found it."""
     connection = _connection()
     found = _reached.get(connection)
     if found is not None:

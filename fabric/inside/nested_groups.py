@@ -1,4 +1,4 @@
-"""Placement groups that are asked for inside a virtual cluster: virtual clusters inside of it."""
+"""Turns placement groups that are requested inside a virtual cluster into nested ones."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ UNDERSTOOD = {
     "bundle_label_selector",
     "topology_strategy",
 }
-"""What is heeded of a placement group's options; a Ray to come may have more."""
+"""The supported options of a placement group; a future Ray may have more."""
 
 
 def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A placement group is a virtual cluster in the current one; it ends with its actor or job."""
+    """Make a placement group a virtual cluster inside this one; it ends with its actor or job."""
     import ray
 
     cluster = enclosing()
@@ -52,10 +52,10 @@ def make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def spec_of(**asked: Any) -> VirtualCluster:
-    """What a placement group asks for; ValueError where Ray or a virtual cluster refuses it."""
+    """The spec of a placement group; ValueError if Ray or a virtual cluster refuses it."""
     from ray.util.placement_group import validate_placement_group
 
-    known = inspect.signature(validate_placement_group).parameters  # not the same on every Ray
+    known = inspect.signature(validate_placement_group).parameters  # they differ between Rays
     validate_placement_group(**{name: value for name, value in asked.items() if name in known})
     if new := sorted(name for name in asked.keys() - UNDERSTOOD if asked[name]):
         raise ValueError(f"placement_group({', '.join(new)}): not known inside a virtual cluster")
@@ -77,10 +77,10 @@ def spec_of(**asked: Any) -> VirtualCluster:
 
 
 def remove_group(original: Callable[..., Any], placement_group: Any) -> Any:
-    """A placement group that is a virtual cluster ends as one."""
+    """End a placement group that is a virtual cluster as one."""
     known = None if placement_group.is_empty else owner_of(placement_group.id.hex())
     if known is None or not known[2]:
         return original(placement_group)
-    with contextlib.suppress(NoSuchCluster):  # it ended with what it was in
+    with contextlib.suppress(NoSuchCluster):  # it ended with its parent
         VirtualClusters().delete(known[0])
     return None

@@ -1,7 +1,6 @@
-"""Wraps functions of Ray's, also for modules that imported them before.
+"""Wraps functions of Ray, also for modules that have already imported them.
 
-A wrapped function carries a mark and is never wrapped again, not by another copy of this module
-either.
+A wrapped function has a mark, and no copy of this module wraps it again.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 originals: dict[str, Any] = {}
-"""What was there before, by the names of functions, and of methods with their classes."""
+"""The original functions, by name; methods by class and name."""
 
 _MARK = "_wrapped_by_fedpilot"
 
 
 def wrap(cls: type[Any], name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a method of a class; a method that is wrapped already stays as it is."""
+    """Replace a method of a class, unless it is already wrapped."""
     original = getattr(cls, name)
     if hasattr(original, _MARK):
         return

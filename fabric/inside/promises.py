@@ -1,8 +1,7 @@
 """Places that the manager has promised to this process for the tasks that it submits next.
 
-A call of the manager costs a task a few tenths of a millisecond. A process that submits tasks of a
-kind in a burst gets places for the next ones with each call, twice as many each time. A promised
-place is work that waits in the cluster state. A place that is not used in time is given back.
+In a burst of tasks of one kind, each call of the manager promises twice as many places as the last
+(decision 31). A promised place is waiting work in the cluster state; unused places are given back.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ KEEP_S = 0.05
 """How long a place is kept for a task that may come."""
 
 BURST_S = 0.02
-"""Tasks that are submitted faster, one after the other, belong together."""
+"""The longest pause between two tasks of one burst."""
 
 MOST = 64
 """The most places that are promised at once."""
@@ -27,17 +26,15 @@ MOST = 64
 
 @dataclass(slots=True)
 class _Burst:
-    """Tasks of a kind, one after the other."""
-
     places: deque[tuple[WorkId, Placed]] = field(default_factory=deque)
     more: int = 0
-    """How many places were asked for last, beyond the one that was needed."""
+    """How many extra places the last call requested."""
     at: float = 0.0
-    """When a task came last."""
+    """When the last task came."""
 
 
 class Promises:
-    """What was promised, by the kind of task."""
+    """The promised places, by kind of task."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -48,7 +45,7 @@ class Promises:
         return bool(self._bursts)
 
     def take(self, kind: Hashable) -> tuple[WorkId, Placed] | None:
-        """A place for a task, if one was promised."""
+        """A promised place for a task; None without one."""
         with self._lock:
             burst = self._bursts.get(kind)
             if burst is None or not burst.places:
@@ -57,7 +54,7 @@ class Promises:
             return burst.places.popleft()
 
     def wanted(self, kind: Hashable) -> int:
-        """How many places to ask for, beyond the one that is needed now."""
+        """How many places to request beyond the one that is needed now."""
         with self._lock:
             now, burst = self._clock(), self._bursts.setdefault(kind, _Burst())
             goes_on = now < burst.at + BURST_S
@@ -71,13 +68,13 @@ class Promises:
             burst.places.extend(places)
 
     def all(self) -> list[WorkId]:
-        """Forget everything; returns the places to give back."""
+        """Forget everything; return the places to give back."""
         with self._lock:
             bursts, self._bursts = self._bursts, {}
             return [work for each in bursts.values() for work, _ in each.places]
 
     def unused(self) -> list[WorkId]:
-        """Forget the kinds without a task in time; returns the places to give back."""
+        """Forget the kinds without a task in time; return the places to give back."""
         with self._lock:
             now = self._clock()
             over = [kind for kind, each in self._bursts.items() if now > each.at + KEEP_S]

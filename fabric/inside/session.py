@@ -1,7 +1,4 @@
-"""Jobs and blocks of code inside a virtual cluster: `init`, `with`, and where one is.
-
-`init` is what the proposal has as `ray.init(virtual_cluster=...)` (seed 000, "Job API").
-"""
+"""Runs jobs and blocks inside a virtual cluster: the proposal's "Job API" (seed 000) as `init`."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from .introspection import VirtualClusterInfo, VirtualNodeInfo
 from .virtual_clusters import VirtualClusters
 
 WAIT_S = 24 * 3600.0
-"""How long a job waits for its virtual cluster unless it says otherwise."""
+"""The default of how long a job waits for its virtual cluster."""
 
 POLL_S = 0.5
-"""Seconds between two looks whether a virtual cluster that others made has its places."""
+"""The pause between two looks at a joined virtual cluster that waits for its places."""
 
 
 def init(
@@ -38,9 +35,9 @@ def init(
 ) -> VirtualClusterInfo | None:
     """Initialize Ray as `ray.init` does, and work inside a virtual cluster from then on.
 
-    `virtual_cluster` is the spec of one that begins now and ends with this job, or the name of one
-    that is there, or waits. Without it the job runs on all of Ray that is free, and can enter
-    others by `with`. NotInTime after `wait_s` in the queue; SpecError, NeverFits, NoSuchCluster.
+    `virtual_cluster` is the spec of a new one, which ends with this job, or the name of one that
+    exists or waits. Without it the job runs on all free resources of Ray, and can enter others by
+    `with`. NotInTime after `wait_s` in the queue; SpecError, NeverFits, NoSuchCluster.
     """
     private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
     import ray
@@ -71,7 +68,7 @@ def init(
 
 
 def shutdown() -> None:
-    """Leave Ray; the virtual clusters of this job end."""
+    """Disconnect from Ray; this job's virtual clusters end."""
     import ray
 
     manager_client.forget()
@@ -79,7 +76,7 @@ def shutdown() -> None:
 
 
 def enter(spec: VirtualCluster) -> VirtualClusterInfo:
-    """Begin a virtual cluster inside the current one, and work in it until `leave`."""
+    """Create a virtual cluster inside the current one, and work in it until `leave`."""
     hooks.install()
     parent = context.enclosing() or ROOT
     name = f"vc-{secrets.token_hex(6)}"
@@ -89,17 +86,17 @@ def enter(spec: VirtualCluster) -> VirtualClusterInfo:
 
 
 def leave(spec: VirtualCluster) -> None:
-    """End the virtual cluster that was begun last for this spec."""
+    """End the virtual cluster that was last entered with this spec."""
     import ray
 
     block = context.leave(spec)
     if block is not None and ray.is_initialized():
-        with contextlib.suppress(FabricError):  # it ended with what it was in
+        with contextlib.suppress(FabricError):  # it ended with its parent
             VirtualClusters().delete(block.cluster)
 
 
 def current_cluster() -> VirtualClusterInfo:
-    """The virtual cluster that this process works in. FabricError outside of all."""
+    """The virtual cluster that this process works in. FabricError if there is none."""
     name = context.current_id()
     if name is None:
         raise FabricError("this process works in no virtual cluster: see fedpilot.fabric.init")
@@ -124,7 +121,7 @@ def _begin(
     wait_s: float = WAIT_S,
     with_process: bool = False,
 ) -> None:
-    """Make a virtual cluster, or take the request back if it has to wait for too long."""
+    """Create a virtual cluster; if it waits for too long, withdraw the request. NotInTime."""
     try:
         found = asking.create(
             name, spec, parent=parent, priority=priority, wait_s=wait_s, with_process=with_process
@@ -141,7 +138,7 @@ def _begin(
 
 
 def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
-    """Wait until a virtual cluster that others made has its places. NoSuchCluster, NotInTime."""
+    """Wait until an existing virtual cluster has its places. NoSuchCluster, NotInTime."""
     began = time.monotonic()
     found = asking.show(name)
     while not has_started(found["state"]):

@@ -1,7 +1,7 @@
-"""Ray's state of tasks, actors and objects, of the current virtual cluster only.
+"""Ray's state of tasks, actors and objects, limited to one virtual cluster.
 
-A task or an actor is in a virtual cluster if its placement group belongs, or belonged, to the
-cluster or to one inside it. Ray's state API is a part of its dashboard; this works without one.
+A task or actor is in a virtual cluster if its placement group belongs, or belonged, to it or to one
+inside it. This module needs no dashboard, unlike Ray's state API.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from .virtual_clusters import VirtualClusters
 Row = Mapping[str, Any]
 
 ALL = 2**31 - 1
-"""More rows than there are: a limit would count those outside of the virtual cluster as well."""
+"""A limit above any number of rows: Ray would also count rows outside the virtual cluster."""
 
 TIMEOUT_S = 30
 TASK_ID = 48
-"""Hexadecimal digits of the id of a task."""
+"""Hexadecimal digits of a task's id."""
 
 
 def tasks(cluster: str | None = None) -> list[Row]:
-    """The tasks of a virtual cluster, the current one without a name. NoSuchCluster."""
+    """The tasks of a virtual cluster, by default the current one. NoSuchCluster."""
     groups = _groups(cluster)
     return [each for each in _rows("tasks") if each["placement_group_id"] in groups]
 
 
 def actors(cluster: str | None = None) -> list[Row]:
-    """The actors of a virtual cluster, the current one without a name. NoSuchCluster."""
+    """The actors of a virtual cluster, by default the current one. NoSuchCluster."""
     groups = _groups(cluster)
     return [each for each in _rows("actors") if each["placement_group_id"] in groups]
 
 
 def objects(cluster: str | None = None) -> list[Row]:
-    """The objects that tasks of a virtual cluster made or its processes hold, each once."""
+    """The objects that a virtual cluster's tasks made or its processes hold, each once."""
     work, living = tasks(cluster), actors(cluster)
     return of_work(_rows("objects"), work, living, _rows("nodes"))
 
@@ -52,16 +52,16 @@ def objects(cluster: str | None = None) -> list[Row]:
 def of_work(
     objects: Iterable[Row], tasks: Iterable[Row], actors: Iterable[Row], nodes: Iterable[Row]
 ) -> list[Row]:
-    """The objects that these tasks made, or that processes of theirs or of these actors hold.
+    """The objects that these tasks made, or that their or these actors' processes hold.
 
-    Ray gives the address of the machine that holds an object, and the node's id for work.
+    Ray reports the address of the machine that holds an object, but the node's id for work.
     """
     tasks = list(tasks)
     addresses = {each["node_id"]: each["node_ip"] for each in nodes}
     processes = [(each["node_id"], each["pid"]) for each in actors if each["state"] == "ALIVE"]
     processes += [(each.get("node_id"), each.get("worker_pid")) for each in tasks]
     holders = {(addresses[node], pid) for node, pid in processes if node in addresses}
-    made = {str(each["task_id"]) for each in tasks}  # the ids of objects begin with them
+    made = {str(each["task_id"]) for each in tasks}  # an object's id begins with its task's
     found = {
         each["object_id"]: each
         for each in objects
@@ -71,23 +71,23 @@ def of_work(
 
 
 def summarize_tasks(cluster: str | None = None) -> dict[str, dict[str, int]]:
-    """How many tasks of each name are in each state."""
+    """The number of tasks by name and state."""
     return _summary((each["name"], each["state"]) for each in tasks(cluster))
 
 
 def summarize_actors(cluster: str | None = None) -> dict[str, dict[str, int]]:
-    """How many actors of each class are in each state."""
+    """The number of actors by class and state."""
     return _summary((each["class_name"], each["state"]) for each in actors(cluster))
 
 
 def summarize_objects(cluster: str | None = None) -> dict[str, int]:
-    """How many objects there are, and their bytes."""
+    """The number of objects, and their bytes."""
     found = objects(cluster)
     return {"objects": len(found), "bytes": sum(int(each["object_size"]) for each in found)}
 
 
 def _rows(what: str) -> list[Row]:
-    """All tasks, actors, objects or nodes of Ray; warns if it does not tell of all."""
+    """All tasks, actors, objects or nodes of Ray; warns if Ray's answer is incomplete."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -122,7 +122,7 @@ async def _ask(what: str, address: str) -> Any:
 
 
 def lacking(what: str, answer: Any) -> str | None:
-    """What an answer of Ray's leaves out: it forgets the oldest tasks and dead actors. Or None."""
+    """What Ray's answer leaves out, since Ray forgets old tasks and dead actors; or None."""
     if answer.partial_failure_warning:
         return f"Ray does not tell of all {what}: {answer.partial_failure_warning}"
     forgotten = answer.total - answer.num_after_truncation
@@ -139,7 +139,7 @@ def _summary(rows: Any) -> dict[str, dict[str, int]]:
 
 
 def _groups(cluster: str | None) -> set[str]:
-    """The placement groups of a virtual cluster and of all inside it, those of the past too."""
+    """The present and past placement groups of a virtual cluster and of all inside it."""
     from ray.util.placement_group import placement_group_table
 
     name = cluster or context.current_id()

@@ -1,4 +1,4 @@
-"""How tasks and actors are submitted inside a virtual cluster: its manager is asked where first."""
+"""Submits tasks and actors inside a virtual cluster to the places that its manager chooses."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .patching import originals
 OURS = "fedpilot.fabric.manager_actor"
 
 _SIZING = "_AutoscalingCoordinatorActor"
-"""The actor that tells Ray's libraries how large the cluster is, and asks for a larger one."""
+"""Ray's actor that reports the cluster's size to Ray's libraries, and requests more machines."""
 
 A_MACHINE = "node:"
-"""How the resources begin by which Ray names machines: `node:<ip>`, `node:__internal_head__`."""
+"""The prefix of resources that name machines: `node:<ip>`, `node:__internal_head__`."""
 
 _WHERE = ("scheduling_strategy", "label_selector", "fallback_strategy")
 """Options that say where work runs."""
 
 _BESIDE = frozenset({_SIZING, "_StatsActor", "_UsageCollectionActor"})
-"""Actors of Ray's libraries that hold nothing, and are beside the virtual clusters they tell of."""
+"""Actors of Ray's libraries that hold no resources, and run outside the virtual clusters."""
 
 
 def submission(actor: bool) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def submission(actor: bool) -> Callable[..., Any]:
             return original(self, *given, **options)
         if not ray.is_initialized():
             ray.init()
-        if options.get("get_if_exists"):  # Ray comes here again if it does not exist
+        if options.get("get_if_exists"):  # if it does not exist, Ray calls this again
             if _class_name(self) == _SIZING:
                 given, options = (), _sizing(cluster, self, options)
             return original(self, *given, **options)
@@ -58,7 +58,7 @@ def submission(actor: bool) -> Callable[..., Any]:
             return original(self, *given, **options)
         work, options = sent
         silent = not actor and options.get("num_returns") == 0
-        if silent:  # something has to tell of its end
+        if silent:  # its end must be observable
             options["num_returns"] = 1
         try:
             made = original(self, *given, **options)
@@ -80,13 +80,12 @@ def _is_ours(target: Any) -> bool:
 
 
 def _class_name(target: Any) -> str:
-    """Of an actor that is about to be made; empty for a task."""
     meta = getattr(target, "__ray_metadata__", None)
     return str(getattr(meta, "class_name", ""))
 
 
 def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Have one for this process only, which shows its virtual cluster and asks for no machines."""
+    """Make one for this process only, which shows its virtual cluster and requests no machines."""
     nodes = functools.partial(attainable_nodes, cluster)
     answers = {"get_cluster_nodes": nodes, "send_resources_request": ask_for_nothing}
     known = inspect.signature(target.__ray_metadata__.modified_class.__init__).parameters
@@ -100,23 +99,23 @@ def _sizing(cluster: str, target: Any, options: Mapping[str, Any]) -> dict[str, 
 
 @travels
 def attainable_nodes(cluster: str) -> list[dict[str, Any]]:
-    """The machines of a virtual cluster, as large as its parts of them could be now."""
+    """The machines of a virtual cluster, each as large as its part of it could be now."""
     machines = originals["nodes"]()
     return attainable_of(clusters(), cluster, machines)
 
 
 @travels
 def ask_for_nothing(bundles: Any, label_selectors: Any = None) -> None:
-    """Ask for no machines: work that finds no room is demand already."""
+    """Request no machines: work without room is already demand."""
 
 
 def _route(
     cluster: str, options: Mapping[str, Any], *, actor: bool, function: str
 ) -> tuple[WorkId, dict[str, Any]] | None:
-    """The id and the options that send work to its place; None to submit it as it is.
+    """The id and the options that send work to its place; None to submit it unchanged.
 
-    If there is no room elsewhere, it waits for the room of its parent, which Ray frees while the
-    parent waits for it, or when the parent ends.
+    Nested work without room elsewhere waits for the room of its parent, which Ray frees while the
+    parent waits for the work, or when the parent ends.
     """
     from ray.util.scheduling_strategies import (
         NodeAffinitySchedulingStrategy,
@@ -125,10 +124,10 @@ def _route(
 
     strategy = options.get("scheduling_strategy")
     if isinstance(strategy, PlacementGroupSchedulingStrategy) and strategy.placement_group:
-        return None  # it has said where
+        return None  # the caller has chosen a placement group
     here = own_group()
     if here is not None and is_placement_group(here) and strategy is None and captures():
-        return None  # a placement group that captures what is submitted inside of it
+        return None  # inside a placement group that captures its child tasks
     demand = _demand(options, actor=actor)
     selector = {k: parse(text) for k, text in (options.get("label_selector") or {}).items()}
     soft = False
@@ -152,7 +151,7 @@ def _route(
     )
     elsewhere = selector if soft else None
     placed = _place(asked, elsewhere)
-    if placed is None:  # no room anywhere else: it can always wait for that of its parent
+    if placed is None:  # no room elsewhere: it can always wait for that of its parent
         inside = _own_place() if not wanted and demand.fits(_assigned()) else None
         placed = _place(replace(asked, wait=True, inside=inside), elsewhere)
     assert placed is not None
@@ -186,7 +185,7 @@ def _sent(
 def _place_in_burst(
     cluster: str, demand: Resources, selector: Selector, function: str
 ) -> tuple[WorkId, Placed]:
-    """The place of a task that may wait: one that was promised, or one that is asked for."""
+    """The place of a task that may wait: a promised one, or one requested from the manager."""
     promises = reporter().promises
     kind = (cluster, function, alike(demand, selector))
     if (promised := promises.take(kind)) is not None:
@@ -213,7 +212,7 @@ def _never_runs(cluster: str, error: TooLarge) -> ValueError:
 
 
 def _own_place() -> tuple[GroupId, int] | None:
-    """The bundle that this worker runs in; None in a placement group that was asked for."""
+    """The bundle that this worker runs in; None in a placement group that a user requested."""
     here = own_group()
     if here is None or is_placement_group(here):
         return None
@@ -222,7 +221,7 @@ def _own_place() -> tuple[GroupId, int] | None:
 
 
 def _new_work(cluster: ClusterId) -> WorkId:
-    """The id of a task or an actor that is about to be submitted, and of a group of its own."""
+    """A new id for a task or an actor, and for a placement group of its own."""
     import ray
 
     job = ray.get_runtime_context().get_job_id()
@@ -230,7 +229,7 @@ def _new_work(cluster: ClusterId) -> WorkId:
 
 
 def _place(asked: Ask, elsewhere: Selector | None) -> Placed | None:
-    """Ask where work runs; with the selector `elsewhere` where its own can never be met."""
+    """Ask where work runs; if its own selector can never be met, use the selector `elsewhere`."""
     try:
         placed: Placed | None = ask("place", asked)
         return placed
@@ -241,7 +240,7 @@ def _place(asked: Ask, elsewhere: Selector | None) -> Placed | None:
 
 
 def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
-    """What Ray would hold for it while it runs."""
+    """The resources that Ray would hold for it while it runs."""
     cpus = options.get("num_cpus")
     amounts: dict[str, float] = {"CPU": (0 if actor else 1) if cpus is None else cpus}
     if options.get("num_gpus"):
@@ -260,9 +259,9 @@ def _demand(options: Mapping[str, Any], *, actor: bool) -> Resources:
 def named_by(
     demand: Resources, nodes: Callable[[], Iterable[Mapping[str, Any]]]
 ) -> dict[str, Condition]:
-    """The machines that work names by their resources, as `node:10.0.0.7`; ValueError without any.
+    """The machines that work names by resources such as `node:10.0.0.7`, which Ray gives each one.
 
-    Ray gives each machine such a resource. It says where work runs, and is not asked for.
+    ValueError if no machine has all of them.
     """
     wanted = [name for name, _ in demand.units if name.startswith(A_MACHINE)]
     if not wanted:
@@ -275,7 +274,7 @@ def named_by(
 
 
 def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options: Any) -> Any:
-    """Take `node_labels`, the name that the proposal has for Ray's `label_selector`."""
+    """Accept `node_labels`, the proposal's name for Ray's `label_selector`."""
     labels = options.pop("node_labels", None)
     if labels:
         if current_id() is None:
@@ -289,7 +288,7 @@ def with_labels(original: Callable[..., Any], self: Any, *given: Any, **options:
 
 
 def _assigned() -> Resources:
-    """What the task or actor that runs here holds, and its children may use when it waits."""
+    """What the running task or actor holds; its children may use it while it waits."""
     import ray
 
     context: Any = ray.get_runtime_context()

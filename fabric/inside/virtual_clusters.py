@@ -1,7 +1,4 @@
-"""VirtualClusters: the virtual clusters of the Ray cluster that this process is in.
-
-The cluster's manager answers; the first process that asks makes it.
-"""
+"""VirtualClusters: the client of a Ray cluster's manager, which it creates if there is none."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ from ..manager.settings import KeeperSettings
 from ..spec import VirtualCluster
 
 CALL_TIMEOUT_S = 60.0
-"""How long a manager may take for an answer, beyond what the caller wants to wait."""
+"""How long a manager may take to answer, beyond the time that the caller wants to wait."""
 
 RETRY_S = 0.1
-"""Seconds until the manager is asked again that has died."""
+"""The pause before a manager that has died is asked again."""
 
 SLICE_S = 5.0
-"""How long one call waits for places: each takes one of the manager's `CALLS` meanwhile."""
+"""How long one call waits for places; meanwhile it takes one of the manager's `CALLS`."""
 
 
 class VirtualClusters:
-    """Asks the manager."""
+    """A client of the manager."""
 
     def __init__(self, settings: KeeperSettings | None = None) -> None:
-        """Find the manager of the Ray that this process has initialized, or make it."""
+        """Find or create the manager of the Ray that this process has initialized."""
         self._settings = settings
         self._manager = self._found()
 
@@ -53,9 +50,9 @@ class VirtualClusters:
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: it gets all its places at once, or waits.
 
-        Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after `wait_s`
-        seconds at most. It goes on waiting until it gets its places, for `deadline_s` at most.
-        It ends with the job of this process unless it is `detached`, and `with_process` with this
+        Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after at most
+        `wait_s` seconds. The virtual cluster then waits on, for at most `deadline_s` in all. It
+        ends with this process's job unless it is `detached`, and if `with_process` also with this
         process. `group` is the id for its placement group. Raises SpecError, NameTaken,
         NoSuchCluster for the parent, NeverFits, NotInTime.
         """
@@ -77,7 +74,7 @@ class VirtualClusters:
             group=None if group is None else GroupId(group),
         )
         end = time.monotonic() + wait_s
-        while True:  # the same request again: it is in the queue once
+        while True:  # repeating a request does not queue it twice
             left = max(0.0, end - time.monotonic())
             found: Mapping[str, Any] = self.call(
                 "create", entry, min(left, SLICE_S), patience_s=left
@@ -90,29 +87,29 @@ class VirtualClusters:
         self.call("check", spec.request(name, parent=ClusterId(parent)))
 
     def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; returns which.
+        """End a virtual cluster and all inside it; return their names.
 
-        NoSuchCluster; NotYours for another user's, unless `force`, which the history then shows.
+        NoSuchCluster. NotYours for another user's, unless `force`, which the history records.
         """
         asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
         ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
 
     def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
-        """Ask again for these virtual clusters of a lost head, or for all detached ones.
+        """Request these virtual clusters of a lost head again, or all detached ones.
 
-        Returns the `restored` with their states, the `refused` with reasons. NoSuchCluster.
+        Returns the `restored` with their states and the `refused` with reasons. NoSuchCluster.
         """
         found: Mapping[str, Any] = self.call("restore", tuple(names), current_user())
         return found
 
     def forget(self, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """No longer say of these, or of all, that they were lost with a head; says of which."""
+        """No longer list these, or all, as lost with a head; return those that were listed."""
         found: tuple[str, ...] = self.call("forget", tuple(names))
         return found
 
     def show(self, name: str) -> Mapping[str, Any]:
-        """One virtual cluster as a document. Raises NoSuchCluster."""
+        """One virtual cluster as a document. NoSuchCluster."""
         found: Mapping[str, Any] = self.call("show", ClusterId(name))
         return found
 
@@ -122,12 +119,12 @@ class VirtualClusters:
         return found
 
     def history(self) -> tuple[Mapping[str, Any], ...]:
-        """What has happened last, oldest first."""
+        """The latest events, oldest first."""
         found: tuple[Mapping[str, Any], ...] = self.call("history")
         return found
 
     def ending(self, name: str) -> str:
-        """Why a virtual cluster ended, as far as that is remembered."""
+        """Why a virtual cluster ended, as far as the manager remembers."""
         told = [e for e in self.history() if (e["cluster"], e["event"]) == (name, "ended")]
         return str(told[-1]["reason"]) if told else "it was deleted"
 
@@ -140,7 +137,7 @@ class VirtualClusters:
     ) -> Any:
         """Call a method of the manager, perhaps twice; FabricError if it does not answer in time.
 
-        Waits for a manager that Ray starts again; finds or makes the successor of one that is dead.
+        Waits while Ray restarts the manager; finds or creates the successor of a dead one.
         """
         end = time.monotonic() + patience_s + timeout_s
         while True:
@@ -162,7 +159,7 @@ class VirtualClusters:
 
 
 def _worker() -> ProcessId | None:
-    """This process, if that is a worker: a driver ends with its job."""
+    """This process, if it is a worker; None for a driver, which ends with its job."""
     import ray
 
     if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:

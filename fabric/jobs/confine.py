@@ -1,8 +1,7 @@
 """Runs a command inside a virtual cluster that begins before it and ends with it.
 
-`python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py`, on any machine of the
-Ray cluster, is what `fedpilot job submit` has Ray run. The command needs to know nothing of it.
-That name stays when this module moves (`pickle_names.py`).
+Ray runs it as `python -m fedpilot.fabric.confine --name NAME --spec JSON -- python job.py` for
+`fedpilot job submit`. That module name stays even if this file moves (`pickle_names.py`).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
 FAILED, NEVER_RAN = 1, 3
 GRACE_S = 2.5
-"""How long a command may take to end when it is told to: Ray kills all of a job after three."""
+"""How long a command may take to end after a signal: Ray kills a whole job after three seconds."""
 
 FIRST_WAIT_S = 1.0
-"""It is not said to wait before."""
+"""The first wait, which is not reported."""
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 
 WATCH_S = 1.0
-"""Seconds between two looks whether a running command still has its virtual cluster."""
+"""Seconds between two checks that a running command still has its virtual cluster."""
 
 FATED = """\
 import ctypes, os, sys
@@ -54,16 +53,16 @@ try:
 except OSError as error:
     sys.exit(f"fedpilot: {sys.argv[2]}: {error.strerror}")
 """
-"""Becomes the command, and is killed with this process, however that dies."""
+"""Replaced by the command; the kernel kills it when this process dies, in any way."""
 
 SAYS = "fedpilot: "
-"""How the lines begin that are not of the command."""
+"""The prefix of lines that are not the command's."""
 READY = "its command starts"
-"""How the last of them ends before the command begins."""
+"""The end of the last such line before the command begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Reserve and run; returns the exit code of the command, or 3 if it never ran."""
+    """Reserve and run; return the command's exit code, or 3 if it never ran."""
     parser = argparse.ArgumentParser(prog="fedpilot.fabric.confine")
     parser.add_argument("--name", required=True)
     parser.add_argument("--address", default="auto", help="of the Ray cluster")
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def environment(name: str, address: str) -> dict[str, str]:
-    """What makes every Python below us work inside a virtual cluster of the Ray at an address."""
+    """Variables that put every child Python into a virtual cluster of the Ray at `address`."""
     folder = str(Path(__file__).parent / "confined")
     there, other = os.environ.get("PYTHONPATH"), os.environ.get(HOOK_VARIABLE)
     ours = f"{hook.__module__}.{hook.__name__}"
@@ -102,7 +101,7 @@ def environment(name: str, address: str) -> dict[str, str]:
 
 
 def _stop(number: int, frame: object) -> None:
-    """We are told to end: as by Ctrl-C, which Ray lets through wherever it waits."""
+    """Handle SIGTERM like Ctrl-C, which interrupts all of Ray's waits."""
     raise KeyboardInterrupt
 
 
@@ -111,9 +110,9 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
 
     from ..inside.virtual_clusters import VirtualClusters
 
-    # Ray's job server tells jobs to look for a Ray on their machine, where there may be several.
+    # Ray's job server makes jobs look for a Ray on their machine, where several may run.
     ray.init(given.address, log_to_driver=False, logging_level=logging.ERROR)
-    signal.signal(signal.SIGTERM, _stop)  # Ray has one of its own
+    signal.signal(signal.SIGTERM, _stop)  # `ray.init` has replaced it
     address: str = ray.get_runtime_context().gcs_address
     try:
         return run(VirtualClusters(), given, command, address)
@@ -125,10 +124,7 @@ def _run(given: argparse.Namespace, command: Sequence[str]) -> int:
 def run(
     asking: VirtualClusters, given: argparse.Namespace, command: Sequence[str], address: str
 ) -> int:
-    """Run a command once its virtual cluster has its places; its exit code.
-
-    What we have reserved ends with this process, however it ends.
-    """
+    """Run a command in its virtual cluster, which ends with this process; return the exit code."""
     if given.join:
         place = asking.show(given.name)
     else:
@@ -144,7 +140,7 @@ def run(
 
 
 def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
-    """Wait for the places, saying why whenever that changes."""
+    """Wait for the places, and report every change of the reason. NotInTime."""
     name, said, began, pause = place["id"], "", time.monotonic(), FIRST_POLL_S
     found: Mapping[str, Any] | None = place
     while found and not has_started(found["state"]):
@@ -156,13 +152,13 @@ def _wait(asking: VirtualClusters, place: Mapping[str, Any]) -> None:
         time.sleep(pause)
         pause = min(LAST_POLL_S, 1.2 * pause)
         found = _now(asking, place)
-    if not found:  # asking for it once more would bring it back
+    if not found:  # another request would create it again
         raise NotInTime(name, time.monotonic() - began, asking.ending(name))
     _say(f"virtual cluster {name} is {found['state']}; {READY}")
 
 
 def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A virtual cluster as it is now; None if it is no more, though another may have its name."""
+    """The virtual cluster as it is now; None if it has ended, even if another has its name."""
     try:
         found = asking.show(place["id"])
     except NoSuchCluster:
@@ -171,7 +167,7 @@ def _now(asking: VirtualClusters, place: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
-    """Why a virtual cluster has ended; None while it is there, or the manager does not answer."""
+    """Why a virtual cluster has ended; None if it exists, or the manager does not answer."""
     try:
         return None if _now(asking, place) else asking.ending(place["id"])
     except FabricError:
@@ -179,7 +175,7 @@ def _loss(asking: VirtualClusters, place: Mapping[str, Any]) -> str | None:
 
 
 def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], str | None]) -> int:
-    """Run a command, until it ends, we are told to end, or `loss` tells what it has lost."""
+    """Run a command until it ends, this process is stopped, or `loss` returns a reason."""
     fated = [sys.executable, "-I", "-S", "-c", FATED, str(os.getpid()), *command]
     lost, over = list[str](), threading.Event()
     with subprocess.Popen(fated, env=env) as child:
@@ -195,7 +191,7 @@ def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], st
         watching.start()
         try:
             code = child.wait()
-        except BaseException:  # the command was told too: Ray tells all processes
+        except BaseException:  # Ray signals all processes, the command too
             _end(child.pid, told=True)
             raise
         finally:
@@ -208,7 +204,7 @@ def _child(command: Sequence[str], env: Mapping[str, str], loss: Callable[[], st
 
 
 def _end(pid: int, *, told: bool = False) -> None:
-    """End a process and all that it started: tell them to, and kill what is there after a while."""
+    """Terminate a process and its descendants, and kill those that remain after `GRACE_S`."""
     import psutil
 
     try:

@@ -1,7 +1,7 @@
 """Jobs: unmodified Ray scripts inside virtual clusters of their own, through Ray's job API.
 
-A job is a job of Ray's; its command is run by `confine`, which reserves its virtual cluster first.
-Ray's job server is part of the dashboard, so the head has to run one (`pip install ray[default]`).
+`confine` reserves a job's virtual cluster, then runs its command. Ray's job server is part of the
+dashboard, so the head must run one (`pip install ray[default]`).
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from ..spec import VirtualCluster
 from .confine import READY, SAYS
 
 JOINED, COMMAND = "fedpilot.joined", "fedpilot.command"
-"""The metadata of a job: that the virtual cluster it names is not its own, and its command."""
+"""Metadata keys: the job joined another virtual cluster; the job's command."""
 
 LOGS = ", last available logs (truncated to 20,000 chars):"
-"""What Ray ends the first line with where a log follows."""
+"""The end of Ray's first line if a log follows."""
 
 INSTALLER = re.compile(r"^\s*(?:ERROR|error): *(.+)$", re.MULTILINE)
-"""How pip and uv say what went wrong."""
+"""How pip and uv report an error."""
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 START_S = 30.0
-"""How long Ray's job server may need to start."""
+"""How long Ray's job server may take to start."""
 
 NOT_YET = "No available agent"
-"""What it says until then."""
+"""Its answer until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job of Ray's, and its virtual cluster if it has one."""
+    """A job of Ray, and its virtual cluster if it has one."""
 
     id: str
     status: str
-    """`PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`, as Ray has it; `WAITING` while its
-    virtual cluster has yet to get its places."""
+    """`PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`, as in Ray; `WAITING` while its
+    virtual cluster has no places yet."""
     message: str
-    """One line; all of it is in the log."""
+    """One line; the log has the whole text."""
     entrypoint: str
     started: float | None
     ended: float | None
     virtual_cluster: str | None
     joined: bool
-    """Whether it is in a virtual cluster that others made, which stays when it ends."""
+    """Whether it runs in a virtual cluster that existed before, and stays when the job ends."""
     cluster: Mapping[str, Any] | None
-    """The document of its virtual cluster, while there is one."""
+    """The document of its virtual cluster, while that exists."""
 
     def to_dict(self) -> dict[str, Any]:
         """The job as a document."""
@@ -68,7 +68,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of the Ray cluster that this process is in."""
+    """The jobs of the Ray cluster that this process is connected to."""
 
     def __init__(self) -> None:
         private_ray.require(private_ray.JOBS, private_ray.INSIDE)
@@ -92,7 +92,7 @@ class Jobs:
         deadline_s: float | None = None,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> str:
-        """Have Ray run a command in a virtual cluster of its own, or in `join`; returns its id.
+        """Have Ray run a command in its own virtual cluster, or in `join`; return the job's id.
 
         Refuses at once what could never run: SpecError, NeverFits, NoSuchCluster for `join`.
         """
@@ -123,7 +123,7 @@ class Jobs:
         return id
 
     def _submit(self, id: str, **job: Any) -> None:
-        """Submit, once Ray's job server has started, which takes it seconds after Ray itself."""
+        """Submit once Ray's job server has started, which takes seconds longer than Ray itself."""
         end = time.monotonic() + START_S
         while True:
             try:
@@ -142,7 +142,7 @@ class Jobs:
             return
 
     def list(self) -> list[Job]:
-        """All jobs that were submitted, the latest first."""
+        """All submitted jobs, the latest first."""
         clusters = self._documents()
         found = [self._job(e, clusters) for e in self._client.list_jobs() if e.submission_id]
         return sorted(found, key=lambda job: -(job.started or 0.0))
@@ -154,7 +154,7 @@ class Jobs:
         return self._job(found, self._documents())
 
     def logs(self, id: str) -> str:
-        """What a job has printed so far, or why Ray could not start it. NoSuchJob."""
+        """The job's output so far, or why Ray could not start it. NoSuchJob."""
         with _of(id):
             text: str = self._client.get_job_logs(id)
             if text:
@@ -163,7 +163,7 @@ class Jobs:
         return f"{found.message}\n" if str(found.status.value) == "FAILED" else ""
 
     def follow(self, id: str) -> Iterator[str]:
-        """What `logs` tells, and all that a job prints from now on, until it ends. NoSuchJob."""
+        """Yield what `logs` returns, then further output until the job ends. NoSuchJob."""
         import asyncio
 
         self.show(id)
@@ -181,7 +181,7 @@ class Jobs:
             yield self.logs(id)
 
     def stop(self, id: str) -> bool:
-        """Tell a job to end; False if it had ended. NoSuchJob."""
+        """Stop a job; False if it had already ended. NoSuchJob."""
         with _of(id):
             return bool(self._client.stop_job(id))
 
@@ -210,7 +210,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def _of(id: str) -> Iterator[None]:
-    """Say what Ray's client means. NoSuchJob, ClusterUnreachable."""
+    """Translate the errors of Ray's client. NoSuchJob, FabricError, ClusterUnreachable."""
     import aiohttp
     import requests
 
@@ -226,10 +226,7 @@ def _of(id: str) -> Iterator[None]:
 
 
 def reason_in(message: str | None) -> str:
-    """Why a job ended: our last line, if it is the last of the log; else what Ray or pip says.
-
-    Ray's message ends with the last lines of the log, or of pip, where the job has failed.
-    """
+    """Why a job ended: our last line if it ends the log, otherwise what Ray or pip says."""
     said, _, log = (message or "").strip().partition("\n")
     last = log.rpartition("\n")[2]
     if last.startswith(SAYS) and not last.endswith(READY):
@@ -239,12 +236,12 @@ def reason_in(message: str | None) -> str:
 
 
 def _line(text: object) -> str:
-    """The first line of what Ray says, which may go on with all of a log."""
+    """The first line of a message of Ray, which may go on with a whole log."""
     return str(text or "").strip().partition("\n")[0].removesuffix(LOGS)
 
 
 def _dashboard() -> str:
-    """Where Ray's dashboard is. ClusterUnreachable without one."""
+    """The URL of Ray's dashboard. ClusterUnreachable without one."""
     import ray
 
     url = private_ray.dashboard_url()

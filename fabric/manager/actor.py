@@ -1,8 +1,8 @@
-"""The manager as Ray runs it: one detached actor per Ray cluster, on the machine of its head.
+"""The manager as Ray runs it: one detached actor per Ray cluster, on the head's machine.
 
-Every process of the cluster finds it by its name; the first one makes it. Ray starts it again when
-it dies, and callers ask again, so each of its methods may be called twice. Its state is a file in
-the folder of Ray's session, the same folder on all machines.
+The first process that needs it creates it; others find it by name. Ray restarts it, and callers
+repeat their calls, so each method must tolerate being called twice. Its state is a file in the
+folder of Ray's session.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .snapshot import Snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
 ASK_S = 1.0
-"""Seconds between two looks at what Ray's autoscaler is asked for."""
+"""The pause between two looks at the request to Ray's autoscaler."""
 RECORD_S = 5.0
-"""How long an answer waits until it is on record, for the next head, what it says."""
+"""How long an answer waits at most until the next head's record contains it."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 
 @travels
 class ManagerActor:
-    """What runs inside the actor: a reconciler, in the loop in which its calls are answered.
+    """The actor: a reconciler in the event loop that answers its calls.
 
     Ray pickles this class with a reference to each method, and every driver that finds the actor
     loads it. A driver of a version that lacks one of the names cannot call the manager at all, so
-    no method is added, removed or renamed, private ones included.
+    no method is added, removed or renamed, not even a private one.
     """
 
     def __init__(self, folder: str, settings: KeeperSettings) -> None:
@@ -63,41 +63,41 @@ class ManagerActor:
         self._address: Address | None = None
         self._head: HeadFile | None = None
         self._lock: int | None = None
-        # The loop exists once there is a call: the actor makes the first one itself.
+        # The loop exists only after a first call, so the actor calls itself.
         ray.get_runtime_context().current_actor.begin.remote()
 
     async def begin(self) -> None:
-        """Read the cluster state and keep it from now on, unless that has begun."""
+        """Load the cluster state and maintain it from now on, unless that has begun."""
         await self._keeper()
 
     async def address(self) -> Address | None:
-        """Where it listens for calls that do not come through Ray, if anywhere."""
+        """The address for calls that bypass Ray; None if there is none."""
         await self._keeper()
         return self._address
 
     async def create(self, entry: Entry, wait_s: float) -> Mapping[str, Any]:
-        """Let a virtual cluster in, or have it wait; its state after `wait_s`."""
+        """Admit a virtual cluster or queue it; return its state after at most `wait_s`."""
         reconciler = await self._keeper()
         await reconciler.create(entry, wait_s=wait_s)
-        if entry.owner is None:  # of others, the next turn is soon enough
+        if entry.owner is None:  # for others, the next turn's record is soon enough
             await self._record(reconciler)
         return Snapshot(reconciler).brief(entry.request.id)
 
     async def check(self, request: Request) -> None:
-        """Refuse what could never be let in."""
+        """Refuse what could never be admitted."""
         reconciler = await self._keeper()
         if request.id in reconciler.state.entries:
             raise NameTaken(request.id)
         reconciler.admission.check(request)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
-        """A job of Ray's works in a virtual cluster, and should in nothing else."""
+        """Record that a job of Ray works in a virtual cluster, and should work nowhere else."""
         (await self._keeper()).attach(cluster, job)
 
     async def delete(
         self, id: ClusterId, key: str, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; a key is answered once."""
+        """End a virtual cluster and all inside it; a repeated key gets the first answer."""
         reconciler = await self._keeper()
         entry = reconciler.state.entries.get(id)
         ended = await reconciler.delete(id, key, user=user, force=force)
@@ -106,7 +106,7 @@ class ManagerActor:
         return ended
 
     async def restore(self, names: Sequence[str], user: str) -> Mapping[str, Any]:
-        """Ask again for what was lost with a head before this one: these, or all detached ones."""
+        """Request virtual clusters of earlier heads again: these, or all detached ones."""
         reconciler = await self._keeper()
         if self._head is None:
             raise FabricError("what was on heads before cannot be read: its log says why")
@@ -117,7 +117,7 @@ class ManagerActor:
         return found
 
     async def forget(self, names: Sequence[str]) -> tuple[str, ...]:
-        """No longer say of these, or of all, that they are gone; says of which."""
+        """No longer list these, or all, as lost with a head; return those that were listed."""
         reconciler = await self._keeper()
         if self._head is None:
             return ()
@@ -144,25 +144,25 @@ class ManagerActor:
         return None if work is None else reconciler.router.placed(work)
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Placed]:
-        """Say where a task runs, and promise places to as many of these like it as can wait."""
+        """Say where a task runs, and promise places to as many of `more` like it as can wait."""
         reconciler = await self._keeper()
         return [reconciler.router.placed(work) for work in await reconciler.place_all(ask, more)]
 
     async def begun(self, id: WorkId, actor: str) -> None:
-        """Work turns out to be this actor."""
+        """Record which actor the work is."""
         reconciler = await self._keeper()
         reconciler.router.begun(id, actor)
         reconciler.admission.commit()
 
     async def done(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
-        """A process is there, and says which of its work has ended."""
+        """Record that a process is alive, and which of its work has ended."""
         reconciler = await self._keeper()
         reconciler.router.heard(owner)
         reconciler.router.done(ids)
         reconciler.admission.commit()
 
     async def unused(self, owner: ProcessId, ids: Sequence[WorkId]) -> None:
-        """A process gives back places that it was promised."""
+        """Take back places that were promised to a process."""
         reconciler = await self._keeper()
         reconciler.router.heard(owner)
         reconciler.router.done(ids, ran=False)
@@ -178,20 +178,20 @@ class ManagerActor:
         return None if entry is None else (id, entry.request.parent, entry.group is not None)
 
     async def history(self) -> tuple[Mapping[str, Any], ...]:
-        """What has happened last."""
+        """The latest events, oldest first."""
         return (await self._keeper()).statuses.history()
 
     async def python(self) -> str:
-        """The Python that this Ray cluster runs on, where it is on the head's machine."""
+        """The path of this Ray cluster's Python on the head's machine."""
         return sys.executable
 
     async def pid(self) -> int:
-        """The process that this runs in."""
+        """The id of this process."""
         return os.getpid()
 
     async def _keeper(self) -> Reconciler:
         if self._begun is None or (self._begun.done() and self._begun.exception() is not None):
-            self._begun = asyncio.ensure_future(self._begin())  # again, if it has failed
+            self._begun = asyncio.ensure_future(self._begin())  # also after a failure
         return await asyncio.shield(self._begun)
 
     async def _begin(self) -> Reconciler:
@@ -230,12 +230,10 @@ class ManagerActor:
         return reconciler
 
     async def _record(self, reconciler: Reconciler, wait_s: float = RECORD_S) -> None:
-        """Have the virtual clusters on record, for the head after this one."""
         if self._head is not None:
             await self._head.keep(reconciler.state.entries, time.time(), wait_s=wait_s)
 
     async def _turn(self, reconciler: Reconciler, autoscaler: Autoscaler) -> None:
-        """Look at Ray again and again."""
         asked = 0.0
         while True:
             await asyncio.sleep(self._settings.turn_s)
@@ -253,7 +251,7 @@ class ManagerActor:
 
 
 def find_or_create(settings: KeeperSettings | None = None) -> Any:
-    """The manager of the Ray cluster that this process is in; it is made if there is none."""
+    """The manager of the Ray cluster that this process is connected to, created if missing."""
     private_ray.require(private_ray.MANAGER)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -269,7 +267,7 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
-            max_task_retries=0,  # Ray tells drivers of each; callers ask again themselves
+            max_task_retries=0,  # Ray reports each retry to drivers; callers retry themselves
             max_concurrency=CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
         ).remote(str(Path(private_ray.session_folder()) / "fedpilot"), settings or KeeperSettings())

@@ -1,7 +1,4 @@
-"""GroupProvisioner: makes and removes placement groups as the cluster state says, and no others.
-
-It asks Ray once the cluster state is saved. The reconciler orders again what Ray has not done.
-"""
+"""GroupProvisioner: makes and removes placement groups in Ray as the saved cluster state says."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ..errors import FabricError
 from ..ray.control_plane.protocol import RayControl, Seen
 
 ROOM_S, ROOM_POLL_S = 0.4, 0.005
-"""How long Ray may need to see that something is free again, and how often to ask."""
+"""How long Ray may take to see that resources are free again, and how often to ask."""
 
 PAST = 1000
 log = logging.getLogger(__name__)
@@ -31,12 +28,12 @@ Other = TypeVar("Other")
 
 @dataclass(slots=True)
 class Order:
-    """What has to be removed and then made."""
+    """The placement groups to remove, and those to make afterwards."""
 
     remove: list[PlacementGroupRecord] = field(default_factory=list)
     make: list[PlacementGroupRecord] = field(default_factory=list)
     removed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once everything that was to be removed is gone."""
+    """Set when all removals are done."""
 
 
 class GroupProvisioner:
@@ -52,16 +49,16 @@ class GroupProvisioner:
         patience_s: float,
         on_there: Callable[[PlacementGroupRecord, Seen], None],
     ) -> None:
-        """`on_there` is told of a placement group that has its places, or some of them."""
+        """`on_there` gets each made placement group and what Ray reports about it."""
         self._ray = ray
         self._clock = clock
         self._state = state
         self.name = name
-        """What the names of our placement groups begin with."""
+        """The prefix of our placement groups' names."""
         self._patience_s = patience_s
         self._on_there = on_there
         self._next = Order()
-        """What has been ordered and has not begun."""
+        """The orders that have not begun."""
         self._doing: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[GroupId] = Counter()
         self._touched: dict[MachineId, float] = {}
@@ -70,7 +67,7 @@ class GroupProvisioner:
         """When we last removed a placement group."""
         self._leaving: set[GroupId] = set()
         self.owed: set[GroupId] = set()
-        """What Ray was asked to remove and may not have: it did not answer."""
+        """Placement groups that Ray may not have removed, since it did not answer."""
         self.past: deque[GroupId] = deque(maxlen=PAST)
         """The placement groups that we removed last."""
 
@@ -81,23 +78,23 @@ class GroupProvisioner:
 
     @property
     def in_flight(self) -> set[GroupId]:
-        """What is being made or removed."""
+        """The placement groups that are being made or removed."""
         return set(self._in_flight)
 
     def is_ours(self, name: str) -> bool:
-        """Whether a placement group of that name was made by this ledger's manager."""
+        """Whether this ledger's manager made a placement group with that name."""
         return name.startswith(f"{self.name}:")
 
     def fresh(self, machine: MachineId, within_s: float) -> bool:
-        """Whether we did something on a machine so recently that Ray may not show it yet."""
+        """Whether we changed a machine so recently that Ray may not show it yet."""
         return self._clock() < self._touched.get(machine, 0.0) + within_s
 
     def found(self, seen: Seen) -> None:
-        """A placement group was seen on these machines."""
+        """Record the machines on which a placement group was seen."""
         self._hosts[seen.id] = seen.hosts
 
     def knows(self, seen: Seen) -> bool:
-        """Whether a placement group is where it was before."""
+        """Whether a placement group is still on the recorded machines."""
         return self._hosts.get(seen.id) == seen.hosts
 
     def order(
@@ -106,12 +103,12 @@ class GroupProvisioner:
         remove: Iterable[PlacementGroupRecord] = (),
         make: Iterable[PlacementGroupRecord] = (),
     ) -> None:
-        """Order what is begun once the cluster state is saved."""
+        """Order removals and creations, which begin once the cluster state is saved."""
         self._next.remove += remove
         self._next.make += make
 
     def begin(self) -> Order:
-        """Begin all that was ordered, as one: what is made may need the room of what goes."""
+        """Begin all orders together: a new group may need the room of a removed one."""
         order, self._next = self._next, Order()
         if not (order.remove or order.make):
             order.removed.set()
@@ -144,11 +141,11 @@ class GroupProvisioner:
         self._hosts.pop(group.id, None)
 
     async def _make(self, group: PlacementGroupRecord) -> None:
-        while group.id in self._leaving:  # one of this id
+        while group.id in self._leaving:  # an older group with this id
             await asyncio.sleep(ROOM_POLL_S)
         await self._room(group)
         if group.id not in self._state.groups:
-            return  # it was given up meanwhile
+            return  # it was dropped meanwhile
         labels = [machine.labels for machine in self._state.ledger.machines.values()]
         name = f"{self.name}:{group.cluster}:{group.id[:12]}"
         created = self._ray.create(group, name, labels, self._patience_s)
@@ -166,7 +163,7 @@ class GroupProvisioner:
             self._on_there(known, seen)
 
     async def _room(self, group: PlacementGroupRecord) -> None:
-        """Wait until Ray sees the room that we made: else it puts the group off by up to 1 s."""
+        """Wait until Ray sees the room that we made: otherwise it delays the group by up to 1 s."""
         until = self._made_room + ROOM_S
         while self._clock() < until:
             free = await self._try(self._ray.available(), otherwise=None)
@@ -182,7 +179,7 @@ class GroupProvisioner:
             return otherwise
 
     def _touch(self, group: PlacementGroupRecord) -> None:
-        """Ray's view of these machines may be out of date for a while."""
+        """Note that Ray's view of these machines may be out of date for a while."""
         machines = {*(piece.machine for piece in group.pieces), *self._hosts.get(group.id, ())}
         self._touched.update((each, self._clock()) for each in machines if each is not None)
 
@@ -190,7 +187,7 @@ class GroupProvisioner:
 def fits(
     group: PlacementGroupRecord, machines: Iterable[Machine], free: Mapping[MachineId, Resources]
 ) -> bool:
-    """Whether Ray would find places for a placement group now."""
+    """Whether Ray could place a placement group now."""
     there = [replace(m, total=free.get(m.id, Resources())) for m in machines]
     if group.movable:
         bundles = [Bundle(resources=p.resources, selector=p.selector) for p in group.pieces]

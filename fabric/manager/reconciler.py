@@ -1,11 +1,9 @@
 """Reconciler: makes Ray agree with the state of one Ray cluster's virtual clusters.
 
-A decision is written into the state first, then into its file, and only then carried out. A turn of
-the loop looks at all of Ray and sets right what differs, so a crash between any two steps costs
-nothing: a placement group of the state is made, one of ours that is not in it is removed, and one
-that is not ours is never touched.
-
-It runs in one event loop and never waits between reading the state and writing it.
+A decision goes into the state first, then into its file, and only then to Ray. A turn of the loop
+compares all of Ray with the state, so a crash between any two steps loses nothing. It makes missing
+placement groups, removes surplus ones of ours, and never touches others. It runs in one event loop
+and never waits between reading the state and writing it.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from .status import Statuses
 
 PREFIX = "fedpilot"
 ASKED = attrgetter("spec", "owner", "request.parent")
-"""What is the same where a virtual cluster is asked for again."""
+"""What is equal in a repeated request for a virtual cluster."""
 log = logging.getLogger(__name__)
 
 
@@ -84,25 +82,25 @@ class Reconciler:
             self.state, self._provisioner, clock=clock, new_id=new_id, settings=self._settings
         )
         self.router = Router(self._bundler, clock)
-        """Says where work runs; `admission.commit` carries it out."""
+        """Decides where work runs; `admission.commit` carries it out."""
         self.admission = AdmissionController(
             file, self._provisioner, self._bundler, self.router, self.statuses, clock=clock
         )
         self.escapes: tuple[Escape, ...] = ()
-        """What ran beyond the virtual cluster of its job when that was last looked for."""
+        """The work outside its job's virtual cluster, as found by the last audit."""
         self._audited = self._knocked = 0.0
 
-    # -- what is asked of it ------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look at Ray, and set right what has happened meanwhile."""
+        """Look at Ray, and correct what has changed since the last manager."""
         self.admission.resume()
         await self.turn(everything=True)
 
     async def create(self, entry: Entry, *, wait_s: float = 0.0) -> str:
-        """Admit a virtual cluster, or have it wait; returns its state after `wait_s`.
+        """Admit a virtual cluster, or queue it; return its state after at most `wait_s`.
 
-        Asking again is answered alike. NameTaken, NoSuchCluster for its parent, NeverFits;
+        A repeated request gets the same answer. NameTaken, NoSuchCluster for its parent, NeverFits;
         NotInTime once its deadline is over.
         """
         id = entry.request.id
@@ -124,10 +122,10 @@ class Reconciler:
     async def delete(
         self, id: ClusterId, key: str = "", *, user: str = "", force: bool = False
     ) -> tuple[str, ...]:
-        """End a virtual cluster and all inside it; returns which, children before their parents.
+        """End a virtual cluster and all inside it; return them, children before their parents.
 
-        Asking again with the same key is answered alike. NoSuchCluster; NotYours if any of them is
-        another user's and it is not to be forced.
+        A repeated key gets the same answer. NoSuchCluster; NotYours if one of them belongs to
+        another user, unless `force`.
         """
         if key in self.state.answers:
             return self.state.answers[key]
@@ -147,10 +145,10 @@ class Reconciler:
     def restore(
         self, record: HeadRecord, names: Sequence[str], user: str
     ) -> tuple[list[ClusterId], dict[str, str]]:
-        """Ask again for these virtual clusters of heads before, or for all detached ones.
+        """Request these virtual clusters of earlier heads again, or all detached ones.
 
-        Returns which are restored, each to its old user, and why others are not. Asking again is
-        answered alike. NoSuchCluster, before any change, for a name that is neither gone nor there.
+        Returns the restored ones, each with its old user, and why others are refused; repeatable.
+        NoSuchCluster, before any change, for a name that is neither lost nor there.
         """
         entries, now = self.state.entries, self._clock()
         gone = gone_of(record, entries, now)
@@ -177,7 +175,7 @@ class Reconciler:
         return restored, refused
 
     def attach(self, id: ClusterId, job: JobId) -> None:
-        """A job works inside a virtual cluster, and should take nothing beyond it."""
+        """Record that a job works inside a virtual cluster, and should use nothing outside it."""
         entry = self.state.entries.get(id)
         if entry is None:
             raise NoSuchCluster(id, sorted(self.state.entries))
@@ -194,7 +192,7 @@ class Reconciler:
         return work
 
     async def place_all(self, ask: Ask, more: Sequence[WorkId]) -> list[Work]:
-        """Say where a task runs, and promise places to so many like it, or to fewer."""
+        """Say where a task runs, and promise places to at most `more` tasks like it."""
         first = await self.place(ask)
         also = self.router.place_also(ask, more)
         self.admission.commit()
@@ -203,9 +201,9 @@ class Reconciler:
     # -- one turn of the loop -----------------------------------------------------------------
 
     async def turn(self, *, everything: bool = False) -> None:
-        """Look at Ray, and set right what differs from the cluster state.
+        """Look at Ray, and correct what differs from the cluster state.
 
-        `everything` also finds groups that wait and that a crashed reconciler has left behind.
+        `everything` also finds waiting groups that a crashed reconciler has left behind.
         """
         if self._clock() >= self._knocked + self._settings.knock_s:
             self._knocked = self._clock()
@@ -238,7 +236,7 @@ class Reconciler:
         await self._audit(seen)
 
     async def _over(self) -> frozenset[ProcessId]:
-        """The processes that have ended, of those that matter and may have."""
+        """The processes that have ended, among those that requested clusters or are silent."""
         asking = {each.process for each in self.state.entries.values() if each.process is not None}
         silent = self.router.silent()
         over = await self._ray.over({*asking, *silent}) if asking or silent else frozenset()
@@ -256,7 +254,7 @@ class Reconciler:
             self._lose(gone)
 
     def _lose(self, machine: MachineId) -> None:
-        """A machine is gone: forget its vnodes, and what only they needed."""
+        """Forget the vnodes of a dead machine, and the placement groups that only they needed."""
         ledger, groups = self.state.ledger, self.state.groups
         hostname = ledger.machines[machine].hostname
         lost = {vnode.id: vnode for vnode in ledger.machine_down(machine)}
@@ -281,12 +279,12 @@ class Reconciler:
             self.statuses.trouble(id, why)
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
-        """Bring Ray's groups in line with the state, and the state with where they are."""
+        """Bring Ray's groups in line with the state, and the state with their machines."""
         for group in list(self.state.groups):
             if group.id in skip or group.id not in self.state.groups:
                 continue
             found = seen.groups.get(group.id)
-            if found is None:  # we have not removed it
+            if found is None:  # it is gone, but not by our order
                 if group.cluster not in self.statuses.starting:
                     why = "one of its placement groups was removed by others"
                     self.statuses.trouble(group.cluster, why)
@@ -301,7 +299,6 @@ class Reconciler:
                 self._provisioner.order(remove=[_stray(found)])
 
     def _see_group(self, group: PlacementGroupRecord, found: Seen) -> None:
-        """A placement group is not where it was, or has no places yet."""
         since = self.statuses.starting.get(group.cluster)
         if has_places(group, found):
             self.admission.settle(group, found)
@@ -314,14 +311,14 @@ class Reconciler:
             self.statuses.trouble(group.cluster, "Ray has no room for one of its placement groups")
 
     def _there(self, group: PlacementGroupRecord, found: Seen) -> None:
-        """A placement group that was made has been looked at between two turns."""
+        """Record a new placement group's machines, between two turns."""
         self.admission.settle(group, found)
-        # A change of `begun` alone is not worth a write: a successor finds it out again.
+        # A change of `begun` alone is not worth a write: a successor finds it again.
         if self.state.ledger.changed or self._provisioner.ordered:
             self.admission.commit()
 
     def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
-        """End what belongs to jobs that are over; what was not there `before` may be too new."""
+        """End what belongs to ended jobs; entries that are not in `before` may be too new."""
         for id, entry in before.items():
             now = self.state.entries.get(id)
             if now is None:
@@ -332,7 +329,7 @@ class Reconciler:
                 self.state.enter(replace(now, jobs=now.jobs - over))
 
     def _see_others(self, seen: Observed) -> None:
-        """Write down what runs on Ray without us, as the default virtual cluster."""
+        """Record what runs outside all virtual clusters as the default virtual cluster."""
         ledger = self.state.ledger
         ours: dict[MachineId, list[Resources]] = {}
         for found in seen.groups.values():
@@ -366,7 +363,6 @@ class Reconciler:
                 ledger.add(vnode)
 
     async def _audit(self, seen: Observed) -> None:
-        """Look for what runs beyond the virtual cluster of its job."""
         if self._clock() < self._audited + self._settings.audit_s:
             return
         self._audited = self._clock()
@@ -380,7 +376,7 @@ class Reconciler:
 
 
 def _stray(found: Seen) -> PlacementGroupRecord:
-    """A placement group of ours that is in no book."""
+    """A placement group of ours that is not in the cluster state."""
     pieces = tuple(
         CarriedBundle(vnode=None, resources=carried, machine=host)
         for carried, host in zip(found.carries, found.hosts, strict=True)
@@ -391,7 +387,7 @@ def _stray(found: Seen) -> PlacementGroupRecord:
 
 
 def deletion(user: str, others: Mapping[ClusterId, str]) -> str:
-    """The record of a deletion, which names the owners if the user is not the owner."""
+    """The reason of a deletion, which names the owners if they differ from the user."""
     if not others:
         return "it was deleted"
     whose = ", ".join(f"{id} of {who}" for id, who in others.items())

@@ -1,12 +1,10 @@
-"""Calls the manager over a connection of our own, and through Ray where there is none.
+"""Calls the manager over its own socket, and through Ray where that is impossible.
 
-A call of an actor takes Ray 2.4 ms after a pause, a connection a fifth of that, and each task that
-is submitted inside a virtual cluster needs a call. So the manager also listens on a port of its
-machine, and its actor tells callers the port and a token. A call that fails there is made again
-through Ray, which finds a restarted manager: each of its methods may be called twice.
+The manager listens on a port of its machine, which is much faster than Ray (decision 16); its actor
+gives callers the port and a token. A failed call is repeated through Ray, which finds a restarted
+manager, so each method must tolerate being called twice.
 
-A message is its length and a pickle, on a plain socket: the threads of gRPC do not survive the
-forks of the processes that we are a guest in.
+A message is its length and a pickle, not gRPC, which does not survive the host processes' forks.
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ TOKEN_BYTES = 32
 GREETING_S = 10.0
 """How long a caller may take to send the token."""
 CONNECT_S = 0.5
-"""After which a port is taken to be out of reach, and all goes through Ray."""
+"""After this time a port counts as out of reach, and all calls go through Ray."""
 LENGTH = struct.Struct("!Q")
 LONGEST = 2**30
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Finds a peer whose machine is gone: seconds, seconds, how often, where the system has that."""
+"""Detects a peer whose machine is gone, where the system supports it (s, s, count)."""
 
 
 @travels
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the manager listens, and what to say there."""
+    """Where the manager listens, and the token that it expects."""
 
     host: str
     port: int
@@ -53,7 +51,7 @@ class Address:
 
 
 class Port:
-    """Where the manager listens, beside Ray."""
+    """The manager's port, beside Ray."""
 
     def __init__(self, methods: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self._methods = methods
@@ -62,7 +60,7 @@ class Port:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self, host: str) -> Address | None:
-        """Listen; None where that cannot be, or Ray itself encrypts what it sends."""
+        """Listen; None if that is impossible, or if Ray itself encrypts its traffic."""
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return None
         try:
@@ -108,10 +106,10 @@ class Port:
 
 
 class ManagerConnections:
-    """The connections of this process to a manager: as many as are used at the same time."""
+    """This process's connections to a manager, one for each concurrent call."""
 
     def __init__(self, manager: Any) -> None:
-        """Ask where it listens, and wait for nothing."""
+        """Ask the manager for its address, without waiting for the answer."""
         self._manager = manager
         self._asked = manager.address.remote()
         self._address: Address | None = None
@@ -133,14 +131,14 @@ class ManagerConnections:
                         self._address = ray.get(asked)
                     except RayError as error:
                         _without_frames(error)
-                        if isinstance(error, ActorUnavailableError):  # it was starting again
+                        if isinstance(error, ActorUnavailableError):  # it was restarting
                             self._asked = self._manager.address.remote()
         return self._address is not None and self._pid == os.getpid()
 
     def call(
         self, method: str, args: Sequence[Any], timeout_s: float
     ) -> tuple[Any, Exception | None]:
-        """An answer, or what the manager raised. TimeoutError; OSError, EOFError if it is gone."""
+        """The answer, or the manager's error. TimeoutError; OSError, EOFError if it is gone."""
         end = time.monotonic() + timeout_s
         packed = pickle.dumps((method, tuple(args)))
         line = self._take()
@@ -149,7 +147,7 @@ class ManagerConnections:
             line.sendall(LENGTH.pack(len(packed)) + packed)
             (length,) = LENGTH.unpack(_exactly(line, LENGTH.size, end))
             found: tuple[Any, Exception | None] = pickle.loads(_exactly(line, length, end))
-        except BaseException:  # what comes next would be the answer to this
+        except BaseException:  # the next bytes would be the answer to this call
             line.close()
             raise
         with self._lock:
@@ -164,7 +162,7 @@ class ManagerConnections:
         to = self._address
         try:
             line = socket.create_connection((to.host, to.port), timeout=CONNECT_S)
-        except TimeoutError as error:  # something is in between, and will be the next time
+        except TimeoutError as error:  # something blocks the port, and will do so again
             self.close()
             raise _OutOfReach from error
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -202,18 +200,18 @@ _lines: dict[tuple[str, str], ManagerConnections] = {}
 
 
 def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:
-    """Call a method of the manager. FabricError, also where it does not answer in time.
+    """Call a method of the manager. FabricError, also if it does not answer in time.
 
-    ManagerAway while Ray starts this actor again; ManagerGone if it is dead for good, and another
-    may have its name. NotInstalled if its machine lacks fedpilot.
+    ManagerAway while Ray restarts this actor; ManagerGone if it is dead for good, and another may
+    have its name. NotInstalled if its machine lacks fedpilot.
     """
     import ray
 
-    # What this process is to Ray now, and the manager's actor.
+    # This process's current id at Ray, and the manager's actor.
     key = ray.get_runtime_context().get_worker_id(), manager._actor_id.hex()
     if key not in _lines:
         for other in [each for each in _lines if each[0] != key[0]]:
-            _close(other)  # of a connection to Ray that is over
+            _close(other)  # it belongs to an earlier connection to Ray
     line = _lines.get(key) or _lines.setdefault(key, ManagerConnections(manager))
     if line.up:
         try:
@@ -232,7 +230,7 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
                     raise error
                 raise FabricError(f"the manager failed: {error!r}") from error
             finally:
-                del error  # else it would refer to itself by way of this frame
+                del error  # its traceback holds this frame, a reference cycle
     return _through_ray(manager, method, args, timeout_s)
 
 
@@ -247,18 +245,17 @@ def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: floa
         _without_frames(error)
         failure = _explained(error)
     try:
-        raise failure  # outside of the handler, so that Ray's error is not its context
+        raise failure  # outside the handler, so that Ray's error is not its context
     finally:
         del failure
 
 
 def _without_frames(error: BaseException) -> None:
-    """Break the cycle of an error of `ray.get` and its frame, which keeps all that callers hold."""
+    """Break the cycle between an error of `ray.get` and its frame, which keeps callers' objects."""
     error.__traceback__ = None
 
 
 def _explained(error: Exception) -> FabricError:
-    """What an error of Ray's says of the manager."""
     from ray.exceptions import (
         ActorDiedError,
         ActorUnavailableError,

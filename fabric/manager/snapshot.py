@@ -1,4 +1,4 @@
-"""What the manager tells of itself: the tree of virtual clusters as plain JSON values."""
+"""The manager's documents: the tree of virtual clusters as plain JSON values."""
 
 from __future__ import annotations
 
@@ -127,7 +127,6 @@ class Snapshot:
         }
 
     def _pieces(self, id: ClusterId) -> dict[VNodeId | None, list[dict[str, Any]]]:
-        """The bundles that carry the vnodes of a virtual cluster."""
         found: dict[VNodeId | None, list[dict[str, Any]]] = {}
         for group in self.reconciler.state.groups.of_cluster(id):
             for bundle, piece in enumerate(group.pieces):

@@ -1,7 +1,6 @@
-"""Statuses: the state of each virtual cluster beyond what the cluster state says, and its history.
+"""Statuses: each virtual cluster's state beyond the cluster state, and the history.
 
-Only deletions of another user's virtual clusters are on disk. A new manager finds out again which
-clusters start or are in trouble, and why others wait.
+Only deletions of another user's virtual clusters are on disk; a new manager finds the states again.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from ..core.places.admission import Decision, Decisions, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
 
 MOST_REST_S = 30.0
-"""The longest pause before the manager admits again what Ray had no room for."""
+"""The longest pause before another try to admit a virtual cluster that Ray had no room for."""
 
 HISTORY, ENDINGS = 1000, 10_000
-"""How many events are remembered, and of how many virtual clusters why they ended."""
+"""How many events are remembered, and for how many virtual clusters the reason of their end."""
 ON_RECORD = 200
-"""How many events that are on record are remembered, by this manager and by its successors."""
+"""How many recorded events are remembered, by this manager and its successors."""
 RECORD = "on record"
-"""Under which name the ledger's file has them."""
+"""The name of their note in the ledger's file."""
 log = logging.getLogger(__name__)
 
 
@@ -40,30 +39,30 @@ class Statuses:
         self._starting: dict[ClusterId, float] = {}
         self._told: dict[ClusterId, QueuedAt] = {}
         self._line: Iterable[Decision] = ()
-        """The last decisions on all that wait, until `_wait` reads them."""
+        """The last decisions on all requests, until `_wait` reads them."""
         self._troubles: dict[ClusterId, str] = {}
         self._resting: dict[ClusterId, float] = {}
-        """When those that Ray had no room for may try again."""
+        """When virtual clusters that Ray had no room for may try again."""
         self._attempts: Counter[ClusterId] = Counter()
-        """How often Ray has not had the room that the cluster state said was free."""
+        """How often Ray lacked the room that the cluster state had free."""
         self._endings: dict[ClusterId, str] = {}
         self._events: dict[ClusterId, asyncio.Event] = {}
         self._history: deque[Mapping[str, Any]] = deque(maxlen=HISTORY)
         self._record: deque[Mapping[str, Any]] = deque(maxlen=ON_RECORD)
         self._unsaved = False
-        """Whether something has gone on record since that was last asked for."""
+        """Whether an event was recorded since the last call of `notes`."""
         self._numbers = itertools.count(1)
 
-    # -- what outlives the manager ------------------------------------------------------------
+    # -- recorded events ----------------------------------------------------------------------
 
     def restore(self, notes: Mapping[str, Any]) -> None:
-        """Remember what an earlier manager put on record."""
+        """Load the events that an earlier manager recorded."""
         self._record.extend(notes.get(RECORD) or ())
         numbers = [each["number"] for each in self._record]
         self._numbers = itertools.count(1 + max(numbers, default=0))
 
     def notes(self) -> Mapping[str, Any]:
-        """What the file has to note since this was last asked for; nothing if it has it all."""
+        """The notes to write since the last call; empty if there are none."""
         unsaved, self._unsaved = self._unsaved, False
         return {RECORD: list(self._record)} if unsaved else {}
 
@@ -87,7 +86,7 @@ class Statuses:
         return self._troubles.get(id, "")
 
     def position(self, id: ClusterId) -> int | None:
-        """Its place in the queue of its parent, counted from 1; None if it does not wait."""
+        """Its position in its parent's queue, counted from 1; None if it does not wait."""
         told = self._wait(id)
         return told.position if told and self._state.entries[id].waiting else None
 
@@ -97,31 +96,31 @@ class Statuses:
 
     @property
     def starting(self) -> Mapping[ClusterId, float]:
-        """Since when those that were let in wait for Ray."""
+        """Admitted virtual clusters that wait for Ray, and since when."""
         return self._starting
 
     @property
     def troubled(self) -> list[ClusterId]:
-        """Those that something is the matter with."""
+        """The virtual clusters in trouble."""
         return sorted(self._troubles)
 
     @property
     def resting(self) -> list[ClusterId]:
-        """Those that were taken back so lately that they may not try again yet."""
+        """The virtual clusters that were taken back too recently to try again."""
         now = self._clock()
         return [id for id, until in self._resting.items() if until > now]
 
     def was_taken_back(self, id: ClusterId) -> bool:
-        """Whether Ray has once had no room where the ledger said there was."""
+        """Whether Ray has had no room for it where the ledger had some."""
         return id in self._resting
 
     def history(self) -> tuple[Mapping[str, Any], ...]:
-        """What has happened last, oldest first, and before it what is on record."""
+        """The latest events, oldest first, preceded by older recorded ones."""
         first = self._history[0]["number"] if self._history else math.inf
         return (*(each for each in self._record if each["number"] < first), *self._history)
 
     async def news(self, id: ClusterId, within_s: float) -> None:
-        """Wait until it is active or over, or can no longer be waited for; at most so long."""
+        """Wait, at most `within_s`, until it is active, has ended, or its start is interrupted."""
         event = self._events.setdefault(id, asyncio.Event())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), within_s)
@@ -129,7 +128,7 @@ class Statuses:
     # -- changes -------------------------------------------------------------
 
     def asked(self, id: ClusterId) -> None:
-        """It was asked for, perhaps under the name of one that has ended."""
+        """Record a request, perhaps under the name of one that has ended."""
         self._endings.pop(id, None)
         self.note(id, "asked", "")
 
@@ -138,11 +137,11 @@ class Statuses:
         self._line = decisions
 
     def tell(self, wait: QueuedAt) -> None:
-        """It stays in the queue."""
+        """Record that it stays in the queue."""
         self._told[wait.request.id] = wait
 
     def starts(self, id: ClusterId) -> None:
-        """It holds its places in the cluster state, and waits for Ray from now on."""
+        """Record that it has its places in the cluster state, and now waits for Ray."""
         self._starting[id] = self._clock()
 
     def admitted(self, id: ClusterId) -> None:
@@ -152,20 +151,20 @@ class Statuses:
         self.note(id, "admitted", "")
 
     def active(self, id: ClusterId) -> None:
-        """It has begun: all that it holds is there."""
+        """Record that Ray has placed all that it holds."""
         del self._starting[id]
         self._attempts.pop(id, None)
         self.note(id, ACTIVE, "")
         self._wake(id)
 
     def interrupted(self, id: ClusterId, why: str) -> None:
-        """Something happened while it was starting, which may take any time to mend."""
+        """Record a trouble during its start; the repair may take any time."""
         del self._starting[id]
         self.trouble(id, why)
         self._wake(id)
 
     def waits_again(self, id: ClusterId, why: str, rest_s: float) -> None:
-        """It was taken back, and rests before it tries again: twice as long each time."""
+        """Record that it was taken back; it rests before the next try, twice as long each time."""
         self._starting.pop(id, None)
         self._attempts[id] += 1
         rest_s *= 2 ** (self._attempts[id] - 1)
@@ -174,18 +173,18 @@ class Statuses:
         self.note(id, "waits again", why)
 
     def trouble(self, id: ClusterId, why: str) -> None:
-        """Something is the matter with it; said once for each cause."""
+        """Record a trouble, once for each cause."""
         if self._troubles.get(id) != why and id in self._state.entries:
             self._troubles[id] = why
             self.note(id, RECOVERING, why)
 
     def recovered(self, id: ClusterId) -> None:
-        """Nothing is the matter with it any more."""
+        """Record that it is no longer in trouble."""
         del self._troubles[id]
         self.note(id, "recovered", "")
 
     def ended(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
-        """It is over: nothing but why is remembered."""
+        """Record its end, and forget all but the reason."""
         for known in (self._told, self._starting, self._resting, self._attempts, self._troubles):
             known.pop(id, None)
         self._endings[id] = why
@@ -195,7 +194,7 @@ class Statuses:
         self._wake(id)
 
     def note(self, id: ClusterId, event: str, why: str, *, on_record: bool = False) -> None:
-        """Write an event into the history."""
+        """Add an event to the history."""
         told = {
             "number": next(self._numbers),
             "time": self._clock(),
@@ -210,14 +209,13 @@ class Statuses:
         log.info("%s: %s %s", id, event, why)
 
     def _wait(self, id: ClusterId) -> QueuedAt | None:
-        """What it waits for, and where; the first question works it out for all."""
+        """Its position and reason; the first call after a decision computes all of them."""
         waits = [each for each in self._line if isinstance(each, QueuedAt)]
         self._told.update((each.request.id, each) for each in waits)
         self._line = ()
         return self._told.get(id)
 
     def _wake(self, id: ClusterId) -> None:
-        """End the waits for news of it."""
         event = self._events.pop(id, None)
         if event is not None:
             event.set()

@@ -1,4 +1,4 @@
-"""Specs as protobuf messages, and back; no other module touches the generated code.
+"""Converts specs to protobuf messages and back; no other module touches the generated code.
 
 A message is read as strictly as a document: unknown fields are refused, never dropped.
 """
@@ -23,7 +23,7 @@ def to_bytes(spec: VirtualCluster) -> bytes:
 
 
 def from_bytes(serialized: bytes) -> VirtualCluster:
-    """The inverse of `to_bytes`; `SpecError` for what is no spec."""
+    """The inverse of `to_bytes`. SpecError if the bytes are no spec."""
     try:
         message = pb.VirtualCluster.FromString(serialized)
     except DecodeError as error:
@@ -47,7 +47,7 @@ def to_message(spec: VirtualCluster) -> pb.VirtualCluster:
 
 
 def from_message(message: pb.VirtualCluster) -> VirtualCluster:
-    """The inverse of `to_message`; `SpecError` for a spec that has no meaning."""
+    """The inverse of `to_message`. SpecError for an invalid spec."""
     _refuse_unknown("a virtual cluster", message)
     return VirtualCluster(
         flex_resource_min=dict(message.flex_resource_min),

@@ -1,4 +1,1 @@
-"""All that talks to Ray: the cluster as `gangs` needs it (`cluster.py`, `workers/`), Ray's control
-plane as the manager needs it (`control_plane/`), the start of a private Ray (`start.py`), and every
-private part of Ray that the fabric uses (`private_ray.py`).
-"""
+"""All code that talks to Ray; `private_ray.py` has all of Ray's private parts that are in use."""

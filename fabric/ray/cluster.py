@@ -1,7 +1,7 @@
-"""RayCluster: the Ray cluster that this process starts, connects to or attaches to.
+"""RayCluster: the one Ray cluster that this process starts, connects to or attaches to.
 
-A process has one Ray at most. Groups and actors have driver lifetime: Ray removes them when the
-process ends, however it ends. Ray reads its settings on import, so functions import it.
+Groups and actors have driver lifetime: Ray removes them when the process ends in any way. Ray
+reads its settings on import, so functions import it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .workers.serialization import as_actor
 from .workers.worker import RayGroup, is_taken
 
 CONNECT_S = 120.0
-"""How long a Ray that runs may take to answer, and to let us in."""
+"""How long a running Ray may take to answer, and to accept this process."""
 
 
 class RayCluster:
@@ -73,7 +73,7 @@ class RayCluster:
         processes: int = 0,
         preload: Sequence[str] = (),
     ) -> RayCluster:
-        """Begin to start what `embedded` starts, and return at once; its first use waits for it.
+        """Begin the start of an `embedded` Ray, and return at once; its first use waits for it.
 
         `processes` of its workers start with it, and import the modules of `preload` meanwhile.
         """
@@ -105,11 +105,11 @@ class RayCluster:
     def connect(
         cls, address: str, auth_mode: str | None = None, timeout_s: float = CONNECT_S
     ) -> RayCluster:
-        """Attach to a Ray cluster that runs already: `host:port` of its head, or `auto`.
+        """Attach to a running Ray cluster: `host:port` of its head, or `auto`.
 
-        The default of `auth_mode` is RAY_AUTH_MODE, else `disabled`. In mode `token`,
-        RAY_AUTH_TOKEN_PATH names the file of the token. Raises ClusterUnreachable at once where no
-        Ray is, and after `timeout_s` where one is too slow.
+        The default of `auth_mode` is RAY_AUTH_MODE, or else `disabled`. In mode `token`,
+        RAY_AUTH_TOKEN_PATH names the token's file. Raises ClusterUnreachable at once if there is no
+        Ray, and after `timeout_s` if it is too slow.
         """
         deadline = time.monotonic() + timeout_s
         mode = auth_mode_of(auth_mode)
@@ -132,7 +132,7 @@ class RayCluster:
         return cls(ExitStack())
 
     def wait(self, timeout_s: float = START_S) -> None:
-        """Wait until this cluster can be used; ClusterStartFailed if it cannot be started."""
+        """Wait until this cluster can be used. ClusterStartFailed if it cannot be started."""
         if self._closed:
             raise FabricError("this cluster is closed; open it again to use it")
         if self._started is None:
@@ -167,7 +167,7 @@ class RayCluster:
         from ray.exceptions import RayError
         from ray.util import placement_group
 
-        if is_taken(name):  # Ray would refuse it too, but print that
+        if is_taken(name):  # Ray would refuse it too, but print a message
             raise GangExists(name)
         selective = any(bundle.selector for bundle in bundles)
         labels = [machine.labels for machine in self.machines()] if selective else []
@@ -208,7 +208,7 @@ class RayCluster:
         return ray.put(value)
 
     def close(self) -> None:
-        """End everything we started, and Ray itself if we started or joined it; may be repeated."""
+        """End all that this object started, and Ray if it started or joined it; repeatable."""
         if self._closed:
             return
         self._closed = True

@@ -18,7 +18,7 @@ from .failures import brief
 from .start import RayThread, TooSlow
 
 LOOK_S = 5.0
-"""How long its control plane may take to answer once more, when it did not let us in."""
+"""How long the control plane may take to answer again after it did not accept this process."""
 HALF_UP = (
     "its control plane answers, but no raylet has let us in {}. The raylet of its head, or of this "
     "machine, is dead, hangs or is overloaded: raylet.out in the logs of its session tells, and a "
@@ -34,7 +34,7 @@ _one_ray = threading.Lock()
 
 
 def claim(undo: ExitStack) -> None:
-    """Make this process's one Ray ours until the undoing, without importing Ray to find out."""
+    """Claim this process's one Ray until the undoing, without importing Ray. FabricError."""
     running = getattr(sys.modules.get("ray"), "is_initialized", bool)
     if not _one_ray.acquire(blocking=False):
         raise FabricError(SECOND_RAY)
@@ -44,14 +44,14 @@ def claim(undo: ExitStack) -> None:
 
 
 def set_environment(undo: ExitStack, values: Mapping[str, str]) -> None:
-    """Set variables until the undoing, and make Ray see them both times."""
+    """Set variables until the undoing, and make Ray read them both times."""
     undo.callback(_reread_environment)
     undo.enter_context(home.environment(values))
     _reread_environment()
 
 
 def _reread_environment() -> None:
-    """Have an imported Ray look again: it reads its mode on import, a token once per process."""
+    """Make an imported Ray read them: it reads its mode on import, and a token once."""
     if "ray" not in sys.modules:
         return
     with suppress(AttributeError):  # a Ray from before token authentication
@@ -59,7 +59,7 @@ def _reread_environment() -> None:
 
 
 def attached(address: str, mode: str, deadline: float, timeout_s: float) -> RayThread:
-    """Ray, attached to a cluster; once more where Ray gives up early on one that answers."""
+    """Attach to a cluster; try again if Ray gives up early on one that answers."""
     while True:
         ray = RayThread(private=False, address=address)
         try:
@@ -81,7 +81,7 @@ def attached(address: str, mode: str, deadline: float, timeout_s: float) -> RayT
 
 
 def address_of_this_machine() -> str:
-    """Find what `auto` means: RAY_ADDRESS, or the Ray that was started last on this machine."""
+    """The address that `auto` means: RAY_ADDRESS, or the last Ray started on this machine."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"

@@ -1,4 +1,4 @@
-"""Ray's errors as errors of the fabric, and their messages on one line."""
+"""Translates Ray's errors into the fabric's, with their messages on one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON_LENGTH = 400
 def explained(
     worker: str, method: str, error: BaseException
 ) -> WorkerFailed | WorkerLost | NotInstalled:
-    """An error of Ray's as ours: the code raised, or its process is gone."""
+    """Translate an error of Ray: the code raised an error, or its process is gone."""
     from ray.exceptions import RayActorError, RayError, RayTaskError
 
     found: WorkerFailed | WorkerLost
@@ -24,7 +24,7 @@ def explained(
         found.__cause__ = cause
         return found
     if isinstance(error, RayActorError) and error.actor_init_failed:
-        trace = _uncoloured(str(error))  # all that Ray keeps of it
+        trace = _uncoloured(str(error))  # all that Ray keeps
         if lacks := not_installed(trace):
             lacks.__cause__ = error
             return lacks
@@ -33,14 +33,14 @@ def explained(
     elif isinstance(error, RayError):
         reason, _, _ = str(error).partition(" Some common causes")
         found = WorkerLost(worker, brief(reason))
-    else:  # it was never sent: no such method, or an argument that cannot be pickled
+    else:  # never sent: no such method, or an argument that cannot be pickled
         found = WorkerFailed(worker, method, *_kind_and_message(error), "")
     found.__cause__ = error
     return found
 
 
 def _kind_and_message(error: BaseException) -> tuple[str, str]:
-    """Say what was raised, even where the exception cannot say it itself."""
+    """Describe an exception, even if its `__str__` fails."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return type(error).__name__, text.partition(": ")[2]
 
@@ -50,7 +50,7 @@ def _uncoloured(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """Put the message of an error of Ray's on one line, without its indented fields."""
+    """Put the message of a Ray error on one line, without its indented fields."""
     lines = [line.strip() for line in _uncoloured(text).splitlines() if not line.startswith("\t")]
     line = " ".join(line for line in lines if line)
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]}..."

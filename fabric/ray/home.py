@@ -1,4 +1,4 @@
-"""Owns what a Ray inside this process needs around it: a folder, a token, variables."""
+"""Owns the surroundings of a Ray inside this process: a folder, a token, variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 PREFIX = "fedpilot-"
 OWNER = "owner"
 LONGEST_ROOT = 25
-"""Ray puts sockets below its folder, and the path of a socket has at most 107 characters."""
+"""Ray puts sockets below its folder, and a socket's path has at most 107 characters."""
 
 LINGER_S = 5.0
 """How long the processes of a Ray that was shut down may take to end."""
@@ -23,7 +23,7 @@ LINGER_S = 5.0
 
 @contextmanager
 def own_folder(root: Path | None = None) -> Iterator[Path]:
-    """Make a folder that goes when we leave; a free lock on a folder's file means a dead owner."""
+    """Make a temporary folder, whose file OWNER is locked until its owner has ended."""
     if root is None:
         usual = Path(tempfile.gettempdir())
         root = usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")
@@ -37,16 +37,16 @@ def own_folder(root: Path | None = None) -> Iterator[Path]:
             (folder / "owner.new").rename(folder / OWNER)  # appears with its lock already held
             yield folder
     finally:
-        # A process of Ray's that just starts would make the folder again.
+        # A process of Ray that is just starting would make the folder again.
         _unused_by(folder, time.monotonic() + LINGER_S)
         _remove(folder)
 
 
 def sweep(root: Path, linger_s: float = 0.0) -> None:
-    """Remove the folders of dead owners; wait so long for processes that still use one to end."""
+    """Remove the folders of dead owners; wait at most `linger_s` for processes that use them."""
     deadline = time.monotonic() + linger_s
     for folder in root.glob(f"{PREFIX}*"):
-        # An OSError says that it is in use, that it is not ours, or that it has just gone.
+        # An OSError means that it is in use, that it is not ours, or that it has just gone.
         with suppress(OSError), (folder / OWNER).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _unused_by(folder, deadline):
@@ -54,7 +54,7 @@ def sweep(root: Path, linger_s: float = 0.0) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its owner file last: until then a later sweep can finish the work."""
+    """Remove a folder, its owner file last: until then a later sweep can finish the removal."""
     for entry in folder.iterdir():
         if entry.name != OWNER:
             shutil.rmtree(entry, ignore_errors=True)
@@ -64,7 +64,7 @@ def _remove(folder: Path) -> None:
 
 
 def _unused_by(folder: Path, deadline: float) -> bool:
-    """Wait for the last processes of a Ray to end; whether they did until then."""
+    """Wait until no process uses the folder; False after the deadline."""
     while _is_used(folder):
         if time.monotonic() >= deadline:
             return False
@@ -73,9 +73,9 @@ def _unused_by(folder: Path, deadline: float) -> bool:
 
 
 def _is_used(folder: Path) -> bool:
-    """Whether a process has the folder in its command line, as all of Ray's have."""
+    """Whether a process has the folder in its command line, as all of Ray's processes have."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             if os.fsencode(folder) in command.read_bytes():
                 return True
     return False
@@ -92,7 +92,7 @@ def write_token(folder: Path) -> Path:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables; put the old ones back when we leave."""
+    """Set variables, and restore the old values at the end of the block."""
     with unchanged(values):
         os.environ.update(values)
         yield
@@ -100,7 +100,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def unchanged(names: Iterable[str]) -> Iterator[None]:
-    """Put these variables back when we leave."""
+    """Restore these variables at the end of the block."""
     before = {name: os.environ.get(name) for name in names}
     try:
         yield

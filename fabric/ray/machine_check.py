@@ -1,8 +1,4 @@
-"""Asks every machine of a Ray cluster whether fedpilot can work there, and how busy it is.
-
-The task takes no CPU, so a full cluster answers too, and its code travels with it: a machine needs
-nothing of fedpilot's.
-"""
+"""Asks every machine of a Ray cluster whether fedpilot can work there, in a task without CPU."""
 
 from __future__ import annotations
 
@@ -15,27 +11,27 @@ from typing import Any
 from ..errors import NotInstalled
 
 NEEDED = ("fedpilot", "torch")
-"""Modules without which no machine can work for us; others are the user's own."""
+"""Modules that every machine needs for fedpilot; others are the user's own."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _MACHINE = re.compile(r"\bip=([0-9A-Fa-f.:]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineReport:
-    """What one machine says of itself."""
+    """One machine's report about itself."""
 
     hostname: str
     cpus: float
-    """What Ray believes that it has."""
+    """The CPUs that Ray counts there."""
     problem: str = ""
     """Why fedpilot cannot work there; empty if it can."""
     python: str = ""
     fedpilot: str = ""
-    """Its version; empty where it could not be imported."""
+    """Its version; empty if it could not be imported."""
     niceness: int | None = None
-    """Of Ray's workers."""
+    """The niceness of Ray's workers."""
     load: float | None = None
-    """Processes that computed, or wanted to, in the last minute."""
+    """The load average: processes that ran or were ready to run in the last minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +94,7 @@ def _answer(asked: Any, deadline: float, timeout_s: float) -> Mapping[str, Any]:
 
 
 def _question() -> Callable[[list[str]], dict[str, Any]]:
-    """What each machine is asked. A function inside of another travels by value."""
+    """Make the task's function; a nested function is pickled by value."""
 
     def question(modules: list[str]) -> dict[str, Any]:
         import importlib
@@ -123,7 +119,7 @@ def _question() -> Callable[[list[str]], dict[str, Any]]:
 
 
 def not_installed(text: str) -> NotInstalled | None:
-    """What Ray says of an actor that could not be made, if that is for want of fedpilot there."""
+    """Recognize, in Ray's message about a failed actor, a machine without fedpilot."""
     for module in _MISSING.findall(text):
         if module.partition(".")[0] in NEEDED:
             machine = _MACHINE.search(text)

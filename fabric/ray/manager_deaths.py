@@ -1,8 +1,7 @@
-"""Keeps the deaths of the manager out of drivers' consoles: nothing of theirs has died.
+"""Keeps the manager's deaths, after which Ray restarts it, out of drivers' consoles.
 
-Ray prints the death of an actor on the driver of the job that made it, also of the manager, which
-it starts again. `ManagerDeaths` replaces the pattern of lines that Ray does not print
-(`RAY_DEDUP_LOGS_SKIP_REGEX`), and asks that pattern too.
+`ManagerDeaths` replaces Ray's pattern of unprinted lines (`RAY_DEDUP_LOGS_SKIP_REGEX`), and also
+applies that pattern.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ DEATH = re.compile(r"A worker died or was killed .* Worker ID: (?P<worker>[0-9a-
 
 
 class ManagerDeaths:
-    """Finds the lines that tell of the death of a manager, and those that a pattern finds."""
+    """Matches the lines about a manager's death, and those of an earlier pattern."""
 
     def __init__(self, before: Any, ran_in: Callable[[str], Collection[str]]) -> None:
         self._before = before
@@ -25,7 +24,7 @@ class ManagerDeaths:
         self._managers: set[str] = set()
 
     def add(self, manager: str) -> None:
-        """One manager more whose deaths are not told."""
+        """Also match the deaths of this manager."""
         self._managers.add(manager)
 
     def search(self, line: str) -> bool:
@@ -38,12 +37,12 @@ class ManagerDeaths:
     def _ran(self, manager: str) -> Collection[str]:
         try:
             return self._ran_in(manager)
-        except Exception:  # Ray is away, or another Ray than we know: then the line is printed
+        except Exception:  # Ray is away or has changed: then the line is printed
             return ()
 
 
 def not_told(manager: Any) -> None:
-    """Have the deaths of this manager not told in this process, where this Ray lets us."""
+    """Do not print this manager's deaths in this process, if this Ray allows it."""
     lines = private_ray.printed_lines()
     if lines is None:
         return

@@ -1,7 +1,6 @@
-"""Imports the modules that a worker will need, before its first call.
+"""Imports the modules in MODULES before a private Ray's worker gets its first call.
 
-A process of a private Ray imports this module first; `start` names the others in MODULES. They make
-a million objects that stay: the garbage collector would spend a fifth of the time on them.
+They create a million lasting objects, on which garbage collection would spend 1/5 of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def _preload() -> None:
     try:
         for name in filter(None, os.environ.get(MODULES, "").split(",")):
             importlib.import_module(name)
-    except Exception:  # the code that needs it imports it again, and raises
+    except Exception:  # the code that needs the module imports it again, and raises
         return
     finally:
         gc.freeze()

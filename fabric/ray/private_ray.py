@@ -1,9 +1,7 @@
-"""All that the fabric uses of Ray's private parts, and whether the installed Ray has them.
+"""All private parts of Ray that the fabric uses, and whether the installed Ray has them.
 
-Ray has no public way to choose the id of a placement group, to wrap what submits work, or to ask
-which placement group a worker runs in. The private parts used instead were tried on the Rays from
-FLOOR to TRIED (`make floor`). `require` checks names, parameters and fields of messages before
-their first use: a Ray that has changed is refused by what it lacks.
+They were tested on the Rays from FLOOR to TRIED (`make floor`, decision 27). `require` checks
+names, parameters and message fields before their first use, and names what a changed Ray lacks.
 """
 
 from __future__ import annotations
@@ -22,24 +20,24 @@ from typing import Any
 from ..errors import UnsupportedRay
 
 FLOOR, TRIED = "2.52.0", "2.60.0"
-"""The oldest Ray that the tests pass on, and the newest."""
+"""The oldest and the newest Ray on which the tests pass."""
 
 MANAGER, INSIDE, JOBS, STATE = "the manager", "work inside", "jobs", "the state of work"
-"""What the private parts are for."""
+"""The purposes of the private parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateName:
-    """Something of Ray's, and what it takes: parameters of a function, fields of a message."""
+    """A part of Ray, with the parameters (of a function) or fields (of a message) in use."""
 
     module: str
     name: str
     takes: tuple[str, ...] = ()
     in_python: bool = False
-    """Whether it has to be a function whose code can be replaced (`patching.reroute`)."""
+    """Whether it must be a function whose code can be replaced (`patching.reroute`)."""
 
     def lacks(self) -> list[str]:
-        """What of it is missing, by name."""
+        """The names of what is missing."""
         full = f"{self.module}.{self.name}"
         try:
             found: Any = importlib.import_module(self.module)
@@ -54,7 +52,7 @@ class PrivateName:
 
 
 def _accepted(found: Any) -> Iterable[str] | None:
-    """The parameters or fields that something has; None where it takes any, or does not tell."""
+    """The parameters or fields of a part; None if it takes any, or if that is unknown."""
     if hasattr(found, "DESCRIPTOR"):
         return [field.name for field in found.DESCRIPTOR.fields]
     try:
@@ -163,12 +161,12 @@ NEEDS: Mapping[str, Sequence[PrivateName]] = {
 
 @lru_cache
 def missing(purpose: str) -> tuple[str, ...]:
-    """What the Ray that is installed lacks for a purpose."""
+    """What the installed Ray lacks for a purpose."""
     return tuple(lack for part in NEEDS[purpose] for lack in part.lacks())
 
 
 def require(*purposes: str) -> None:
-    """UnsupportedRay, by name, for what is missing."""
+    """Raise UnsupportedRay, with the missing names, if the installed Ray lacks any."""
     for purpose in purposes:
         if lacks := missing(purpose):
             raise UnsupportedRay(version("ray"), purpose, lacks, FLOOR, TRIED)
@@ -178,10 +176,7 @@ def require(*purposes: str) -> None:
 
 
 def channel(address: str) -> Any:
-    """A channel to the GCS, for coroutines, with the credentials that Ray would use.
-
-    It takes answers of any length: gRPC's 4 MB are a few thousand tasks.
-    """
+    """A channel to the GCS for coroutines, with Ray's credentials but not gRPC's limit of 4 MB."""
     options = (("grpc.max_receive_message_length", -1),)
     return module(_CHANNEL.module).init_grpc_channel(address, options, asynchronous=True)
 
@@ -192,7 +187,7 @@ def generated(name: str) -> Any:
 
 
 def gcs_calls(channel: Any) -> dict[str, Any]:
-    """What the manager calls at the GCS, by name."""
+    """The GCS calls that the manager makes, by name."""
     stubs = generated("gcs_service_pb2_grpc")
     return {
         call: getattr(getattr(stubs, f"{service}GcsServiceStub")(channel), call)
@@ -202,25 +197,25 @@ def gcs_calls(channel: Any) -> dict[str, Any]:
 
 
 def node_table() -> list[dict[str, Any]]:
-    """All machines, also inside a virtual cluster, where `ray.nodes` tells of that."""
+    """All machines; inside a virtual cluster, `ray.nodes` lists only the cluster's nodes."""
     found: list[dict[str, Any]] = state().state.node_table()
     return found
 
 
 def session_folder() -> str:
-    """The folder of this Ray cluster, the same on all machines."""
+    """The folder of this Ray cluster's session, with the same path on all machines."""
     return str(_worker().node.get_session_dir_path())
 
 
 def dashboard_url() -> str | None:
-    """Where the dashboard of this Ray cluster is, if it has one."""
+    """The address of this Ray cluster's dashboard; None without one."""
     return module("ray._private.worker").get_dashboard_url() or None
 
 
 class AutoscalerRequests:
-    """The one request that Ray's autoscaler has; its second version keeps it elsewhere.
+    """The single request of Ray's autoscaler, which version 2 of the autoscaler stores elsewhere.
 
-    Each part is a text that only Ray understands: the parts of others go back to Ray unchanged.
+    Each part is a text that only Ray understands; others' parts go back to Ray unchanged.
     """
 
     TIMEOUT_S = 10.0
@@ -243,7 +238,7 @@ class AutoscalerRequests:
         ]
 
     def write(self, requests: Sequence[str]) -> None:
-        """Ask for this, and for nothing else."""
+        """Replace the whole request."""
         if not self._second:
             value = json.dumps([json.loads(each) for each in requests])
             self._kv._internal_kv_put(self._key, value, overwrite=True)
@@ -257,7 +252,7 @@ class AutoscalerRequests:
             service.RequestClusterResourceConstraint(asked, timeout=self.TIMEOUT_S)
 
     def encode(self, amounts: Sequence[Mapping[str, float]]) -> list[str]:
-        """Say how it is asked for so much."""
+        """The parts of a request for these amounts."""
         if not self._second:
             return [json.dumps(dict(each), sort_keys=True) for each in amounts]
         messages, found = generated("autoscaler_pb2"), []
@@ -287,16 +282,16 @@ class AutoscalerRequests:
 
 
 def processes_of(actor: str) -> set[str]:
-    """The worker processes that an actor runs in and has run in, by their ids in hex."""
+    """The ids in hex of the worker processes of an actor, present and past."""
     accessor = state().state._connect_and_get_accessor()
     found = accessor.get_actor_info(module("ray._raylet").ActorID(bytes.fromhex(actor)))
     told = generated("gcs_pb2").ActorTableData.FromString(found)
-    before = getattr(told, "previous_incarnations", ())  # Rays of before do not say
+    before = getattr(told, "previous_incarnations", ())  # older Rays lack it
     return {told.address.worker_id.hex(), *(each.worker_id.hex() for each in before)}
 
 
 def printed_lines() -> Any:
-    """What decides in a driver which lines of others are printed; None where Ray has changed."""
+    """Ray's filter of the lines that a driver prints; None if Ray has changed."""
     try:
         found = module("ray._private.ray_logging").stdout_deduplicator
         return found if hasattr(found, "skip_re") else None
@@ -317,37 +312,37 @@ def own_group() -> str | None:
 
 
 def captures() -> bool:
-    """Whether what this worker submits goes into its own placement group."""
+    """Whether work that this worker submits goes into its own placement group."""
     return bool(_worker().should_capture_child_tasks_in_placement_group)
 
 
 def resource_names() -> Iterable[str]:
-    """The names of the resources that this worker holds, as Ray has them inside."""
+    """The names of the resources that this worker holds, in Ray's internal form."""
     held: Mapping[str, Any] = _worker().core_worker.resource_ids()
     return held
 
 
 def group_handle(id: str, sizes: Sequence[Mapping[str, float]]) -> Any:
-    """A placement group of this id, whose bundles Ray need not be asked for."""
+    """A handle of a placement group, made without asking Ray for its bundles."""
     group = module("ray._raylet").PlacementGroupID(bytes.fromhex(id))
     known = [dict(size) for size in sizes]
     return module("ray.util.placement_group").PlacementGroup(group, bundle_cache=known)
 
 
 def state() -> Any:
-    """The module that `ray.nodes` and its like come from."""
+    """The module behind `ray.nodes` and similar functions."""
     return module("ray._private.state")
 
 
 def reread_authentication() -> None:
-    """Have Ray look again at how it authenticates, as it does when it is imported."""
+    """Make Ray read its authentication settings again, as on import."""
     raylet = module("ray._raylet")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     raylet.Config.initialize("")
 
 
 def module(name: str) -> Any:
-    """A module by its name: `ray.util.placement_group` is a function, where it is imported from."""
+    """Import a module by name, since `ray.util` hides the module `placement_group`."""
     return importlib.import_module(name)
 
 

@@ -1,4 +1,4 @@
-"""What the fabric needs of a Ray cluster, and no more: the protocols that Ray and its fake meet."""
+"""What the fabric needs of a Ray cluster: the protocols that Ray and its fake implement."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..core.resources import Resources
 
 
 class GroupState(StrEnum):
-    """Where a group of bundles stands."""
+    """The state of a group of bundles."""
 
     PENDING = "pending"
-    """It fits the cluster; something else holds the resources."""
+    """It fits the cluster, but other work holds the resources."""
     INFEASIBLE = "infeasible"
-    """It does not fit the cluster as it is, and waits for machines that may never come."""
+    """It does not fit the present cluster, and waits for machines that may never come."""
     READY = "ready"
     """All its bundles are reserved."""
     REMOVED = "removed"
-    """It holds nothing and never will again."""
+    """It holds nothing, for good."""
 
 
 class Worker(Protocol):
-    """A live object in a process of its own that holds all the resources of one vnode."""
+    """A live object in its own process, which holds all resources of one vnode."""
 
     @property
     def name(self) -> str: ...
@@ -34,10 +34,10 @@ class Worker(Protocol):
     def vnode(self) -> VNode: ...
 
     def call(self, method: str, /, *args: Any) -> Future[Any]:
-        """Call a method; calls run one at a time, in the order they were made.
+        """Call a method; calls run one at a time, in the order in which they were made.
 
         The future ends in the result, `WorkerFailed`, `WorkerLost` or `NotInstalled`. Its callbacks
-        run in a thread of the cluster's: they must not block. It cannot be cancelled.
+        run in a thread of the cluster and must not block. It cannot be cancelled.
         """
 
     def kill(self) -> None:
@@ -50,35 +50,35 @@ class Group(Protocol):
     def state(self) -> GroupState: ...
 
     def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
-        """Wait until all bundles are reserved and say on which machines; None when time is up."""
+        """Wait until all bundles are reserved, and return their machines; None on timeout."""
 
     def start_worker(
         self, vnode: VNode, bundle: int, name: str, cls: type[Any], args: Sequence[Any]
     ) -> Worker:
-        """Make `cls(*args)` in a process on the bundle, without waiting for it."""
+        """Start `cls(*args)` in a process on the bundle, without waiting for it."""
 
     def remove(self) -> None:
-        """Give the bundles back and end what runs on them; may be called again."""
+        """Release the bundles and end all work on them; may be called again."""
 
 
 class Cluster(Protocol):
     """One Ray cluster."""
 
     def machines(self) -> tuple[Machine, ...]:
-        """List the machines that are alive."""
+        """The live machines."""
 
     def create_group(self, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy) -> Group:
-        """Ask for bundles; `GangExists` when the name is taken."""
+        """Request bundles. GangExists if the name is taken."""
 
     @property
     def shared(self) -> bool:
-        """Whether others use it too, so that its own manager has to be asked for room."""
+        """Whether others also use it, so that its manager decides about resources."""
 
     def adopt_group(self, id: str, bundles: Sequence[Resources]) -> Group:
-        """A group that the manager of a shared cluster made, and ends."""
+        """A handle of a group that a shared cluster's manager made, and will remove."""
 
     def worker_niceness(self) -> int | None:
-        """How nice the processes of workers are on this machine; None if that is not known."""
+        """The niceness of workers on this machine; None if unknown."""
 
     def put(self, value: Any) -> Any:
-        """Store a value once and give a handle that stands for it as an argument of a call."""
+        """Store a value once, and return a handle that replaces it in the arguments of calls."""

@@ -1,8 +1,7 @@
-"""Starts and ends the Ray of this process: quietly, quickly, in a thread of its own.
+"""Starts and ends this process's Ray: quietly, quickly, in its own thread.
 
-A Ray of our own leaves out dashboard, autoscaler, log monitor, and the agents for metrics and
-runtime environments. Ray has no public switches for these, so `_short_cuts` replaces functions of
-the Rays it KNOWS while they start; any other Ray starts in full.
+A private Ray has no dashboard, autoscaler, log monitor or agents (decision 13). Ray has no switches
+for these, so `_short_cuts` replaces functions of the Rays it KNOWS; any other Ray starts in full.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from . import home, private_ray
 
 NAMESPACE = "fedpilot"
 START_S = 300.0
-"""How long a Ray of our own may take to start: on a busy machine minutes."""
+"""How long a private Ray may take to start: minutes on a busy machine."""
 INIT_TIMEOUT_S = 60.0
 GIVE_UP_S = 2.0
-"""How long to wait for a shared Ray that is not wanted any more."""
+"""How long to wait for a shared Ray that is no longer wanted."""
 INIT_POLL_S = 0.05
 NODE_TIMEOUT_S = 30.0
 NODE_POLL_S = 0.01
 
 KNOWN = ("2.60.",)
-"""The Rays whose inside the short cuts were tried on."""
+"""The versions of Ray on which the short cuts were tested."""
 STAND_IN = ("sh", "-c", "exec cat")
-"""Takes an agent's place, whatever its arguments: it ends when the raylet's end of stdin closes."""
+"""Replaces an agent, with any arguments: it ends when the raylet's end of stdin closes."""
 PRELOAD = "FEDPILOT_PRELOAD"
-"""What `preload` imports; that module is not imported here, since it does so at once."""
+"""`preload.MODULES`, repeated because importing `preload` starts its work."""
 LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
 
 NICENESS = "RAY_worker_niceness"
-"""How much nicer workers are than their raylet. Ray's 15 starves them on a busy machine."""
+"""The niceness of workers relative to their raylet; Ray's 15 starves them on a busy machine."""
 
 QUIET: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers, which are ours
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call after the end would start another Ray
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # otherwise Ray prints workers' deaths, which we report
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise a late call would start another Ray
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
@@ -58,20 +57,20 @@ QUICK: Mapping[str, str] = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # gives agents that stdin
     "RAY_enable_worker_prestart": "1",  # processes start with Ray, not with the driver,
     "RAY_prestart_worker_first_driver": "0",  # which does not wait for them either
-    # A raylet that is faster than its own object store would look for it again after a second.
+    # A raylet that starts before its own object store would retry only after a second.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
 }
 
 
 def is_known() -> bool:
-    """Say whether the short cuts are meant for the Ray that is installed."""
+    """Whether the short cuts apply to the installed Ray."""
     has_stand_in = all(shutil.which(program) for program in ("sh", "cat"))
     return has_stand_in and version("ray").startswith(KNOWN)
 
 
 def quick_settings(preload: Sequence[str]) -> dict[str, str]:
-    """What a private Ray is told by its environment; its processes import these modules first."""
+    """A private Ray's environment, in which its processes import the `preload` modules first."""
     if not is_known():
         return {}
     module = {"RAY_preload_python_modules": "fedpilot.fabric.ray.preload"}
@@ -79,21 +78,21 @@ def quick_settings(preload: Sequence[str]) -> dict[str, str]:
 
 
 def niceness() -> int:
-    """How much nicer than this process the workers of a private Ray are: as the user says, or 0."""
+    """The niceness of a private Ray's workers relative to this process: as the user set, or 0."""
     said = os.environ.get(NICENESS, "")
     return int(said) if said.isdecimal() else 0
 
 
 class TooSlow(Exception):
-    """Ray has not started in the time that it had."""
+    """Ray has not started in time."""
 
 
 class RayThread:
-    """Ray in this process, from its start to its end, in a thread of its own.
+    """Ray in this process, from its start to its end, in its own thread.
 
-    Ray's daemons end with the thread that started them, and an interrupt of the caller must not
-    hit a Ray half started. Ray takes SIGTERM and `breakpoint()` for itself; only the main thread
-    can take a signal back, so a private Ray does not connect before a caller waits for it.
+    Ray's daemons end with the thread that started them, and an interrupt of the caller must not hit
+    a half-started Ray. Ray replaces the handler of SIGTERM, which only the main thread can restore,
+    so a private Ray connects only when a caller waits for it.
     """
 
     def __init__(self, *, private: bool, processes: int = 0, **options: Any) -> None:
@@ -104,13 +103,13 @@ class RayThread:
         self._wanted = threading.Event()
         self._ended = False
         self._over = threading.Event()
-        # It locks around every fork, from its import on: not in the middle of our thread's forks.
+        # On import it starts to lock around every fork: not in the middle of our thread's forks.
         importlib.import_module("concurrent.futures.thread")
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
         self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until Ray can be used; raises TooSlow, or what kept it from starting."""
+        """Wait until Ray can be used. Raises TooSlow, or the error of the start."""
         if self._started.done():
             return self._started.result()
         deadline = time.monotonic() + timeout_s
@@ -127,7 +126,7 @@ class RayThread:
         return self._started.result()
 
     def end(self) -> None:
-        """End Ray, which may still be starting; its daemons end with it if they are ours."""
+        """End Ray, even during its start; a private Ray's daemons end with it."""
         self._ended = True
         self._wanted.set()
         patience_s = INIT_TIMEOUT_S if self._private else GIVE_UP_S
@@ -149,7 +148,7 @@ class RayThread:
     def _init(self) -> None:
         ray = importlib.import_module("ray")
         short_cuts = self._private and is_known()
-        # A Ray that we do not know may warn; its filter holds for other threads as well.
+        # An unknown Ray may warn; the filter also applies to other threads.
         with (
             _daemons_apart(),
             _short_cuts(self._processes, self._until_wanted) if short_cuts else nullcontext(),
@@ -167,14 +166,14 @@ class RayThread:
 
 @contextmanager
 def _daemons_apart() -> Iterator[None]:
-    """Give Ray's daemons a process group of their own.
+    """Put Ray's daemons into their own process group.
 
-    A signal to our group (`timeout`, a terminal, a batch system) then ends us alone, and we end
-    them in order; otherwise we would wait a minute for a cluster that is gone.
+    Then a signal to our group (`timeout`, a terminal, a batch system) ends only this process, which
+    ends them in order, instead of waiting a minute for a cluster that is gone.
     """
     services: Any = private_ray.starting()[1]
     popen = getattr(services, "ConsolePopen", None)
-    if popen is None:  # another Ray: it ends less gracefully then
+    if popen is None:  # another Ray, which then ends less gracefully
         yield
         return
     with _replaced(services, "ConsolePopen", functools.partial(popen, process_group=0)):
@@ -183,7 +182,7 @@ def _daemons_apart() -> Iterator[None]:
 
 @contextmanager
 def _short_cuts(processes: int, until_wanted: Callable[[], None]) -> Iterator[None]:
-    """Start a head in its lightest form, with so many worker processes, and connect when wanted."""
+    """Start a head in its lightest form with `processes` workers, and connect when wanted."""
     node, services, worker, _ = private_ray.starting()
     with ExitStack() as undo:
         for name in LEFT_OUT:
@@ -203,7 +202,7 @@ def _short_cuts(processes: int, until_wanted: Callable[[], None]) -> Iterator[No
 
 
 def _launch(popen: Callable[..., Any], processes: int, command: list[str], **options: Any) -> Any:
-    """Start one of Ray's daemons; a raylet with stand-ins for its agents."""
+    """Start one of Ray's daemons; a raylet gets stand-ins for its agents."""
     flags = dict(
         part[2:].split("=", 1) for part in command if part.startswith("--") and "=" in part
     )
@@ -215,7 +214,7 @@ def _launch(popen: Callable[..., Any], processes: int, command: list[str], **opt
         raylet.METRICS_AGENT_PORT_NAME,
         raylet.METRICS_EXPORT_PORT_NAME,
         raylet.RUNTIME_ENV_AGENT_PORT_NAME,
-    ):  # where the agents would say that they are there
+    ):  # where the agents would report their ports
         raylet.persist_port(flags["session_dir"], flags["node_id"], name, 1)
     changed = {
         "dashboard_agent_command": subprocess.list2cmdline(STAND_IN),
@@ -229,7 +228,7 @@ def _launch(popen: Callable[..., Any], processes: int, command: list[str], **opt
 
 
 def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> Any:
-    """Ask for our node once it is there: Ray asks again after one second, then another."""
+    """Ask for our node once it exists: Ray retries only after one second, then another."""
     raylet: Any = private_ray.starting()[3]
     client = raylet.GcsClient(address=gcs_address)
     deadline = time.monotonic() + NODE_TIMEOUT_S
@@ -240,7 +239,6 @@ def _get_node(get_node: Callable[..., Any], gcs_address: str, node_id: str) -> A
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put something in the place of an attribute; put it back when we leave."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -1,4 +1,4 @@
-"""One thing that is wrong in a file: where, which key, what was found, what is allowed instead."""
+"""One problem in a file: where, which key, what was found, what is allowed instead."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..errors import FabricError
 from ..host.exit_codes import BAD_INPUT
 
 LONGEST_VALUE = 40
-"""Characters of a value that a message shows."""
+"""How many characters of a value a message shows."""
 
 Path = tuple[str | int, ...]
-"""Where a value lies: keys, and indices of lists."""
+"""The path to a value: keys, and indices of lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in a file, and what would be right."""
+    """One problem in a file, and what would be right."""
 
     key: str
     """Dotted path of the key, such as `training.learning_rate`."""
@@ -30,7 +30,7 @@ class Problem:
     where: str = ""
     """`file:line`, `--set`, or empty."""
     nearest: str = ""
-    """The nearest key or value that exists, if one is near."""
+    """The nearest existing key or value, if one is near."""
 
     def __str__(self) -> str:
         lines = [f"{self.where}: {self.key}" if self.where else self.key]
@@ -55,12 +55,12 @@ class BadFile(FabricError):
 
     @classmethod
     def about(cls, where: str, found: str, allowed: str) -> BadFile:
-        """The error of one problem that concerns the whole file."""
+        """The error for one problem of the whole file."""
         return cls([Problem(key="the file", found=found, allowed=allowed, where=where)])
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: `data.distribution_matrix[2][1]`."""
+    """A path as users write it: `data.distribution_matrix[2][1]`."""
     text = ""
     for step in path:
         if isinstance(step, int):

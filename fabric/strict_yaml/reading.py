@@ -29,7 +29,7 @@ from .errors import BadFile, Path, Problem, dotted, printable
 from .wording import value_in_words
 
 LARGEST_FILE = 4 * 2**20
-"""Bytes; a config with a distribution matrix for a thousand clients has a tenth of that."""
+"""In bytes; a config with a distribution matrix for a thousand clients has a tenth of that."""
 
 DEEPEST = 50
 """Levels of nesting; the config needs five."""
@@ -39,7 +39,7 @@ WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-"""What is not a number and not text either."""
+"""Unquoted words that are not text."""
 INTEGER = re.compile(r"[-+]?[0-9]+")
 OCTAL = re.compile(r"0o[0-7]+")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
@@ -50,10 +50,10 @@ NOT_A_NUMBER = re.compile(r"\.(?:nan|NaN|NAN)")
 PLAIN_TEXT = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
 
 LARGE = 1 << 14
-"""Characters from which libyaml parses, which is twenty times as fast."""
+"""The size in characters from which libyaml parses, which is twenty times as fast."""
 
 UNALIKE = re.compile(r"^%|^\.\.\.|[|>][-+0-9]*#|\t|\ufeff", re.MULTILINE)
-"""What libyaml and PyYAML's own parser read differently."""
+"""Input that libyaml and PyYAML's own parser read differently."""
 
 LINE_BREAKS_OF_1_1 = "\x85\u2028\u2029"
 """Characters that end a line in YAML 1.1, which PyYAML implements, but not in YAML 1.2."""
@@ -61,7 +61,7 @@ LINE_BREAKS_OF_1_1 = "\x85\u2028\u2029"
 NUMBER_BEGINS = frozenset("0123456789+-.")
 
 LONGEST_INTEGER = 4000
-"""Digits; beyond that Python itself refuses to convert, and the value stays text."""
+"""In digits; Python refuses to convert longer ones, and the value stays text."""
 
 KEY_OF_A_LINE = re.compile(r"([ \t]*)([A-Za-z_][\w.-]*)[ \t]*:")
 
@@ -80,15 +80,15 @@ EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
         "the same indentation for all keys of a section",
     ),
 )
-"""Part of the parser's message, what was found, and what is allowed."""
+"""Part of the parser's message, the description of the error, and what is allowed."""
 
 LOCATED_TOO_LATE = ("could not find expected ':'", "end of stream", "got '<stream end>'")
-"""Messages whose cause lies where the parser's context began, not where it gave up."""
+"""Messages about an error that lies where the parser's context began, not where it stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What a text says."""
+    """A parsed text."""
 
     value: Any
     """Plain values: dict, list, str, int, float, bool, None."""
@@ -99,7 +99,7 @@ class Document:
 
 
 def text_of(path: FilePath | str) -> str:
-    """The text of a file that a person wrote. Raises BadFile."""
+    """The text of a file. Raises BadFile."""
     where = printable(str(path), 200)
     try:
         with open(path, "rb") as file:
@@ -116,7 +116,7 @@ def text_of(path: FilePath | str) -> str:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """The text that bytes are in UTF-8. BadFile, named by `where`, if they are not or too many."""
+    """Decode UTF-8. Raises BadFile, with `where`, for other bytes or too many."""
     if len(content) > LARGEST_FILE:
         mebibytes = f"{LARGEST_FILE // 2**20} MiB"
         raise BadFile.about(where, f"more than {mebibytes}", f"at most {mebibytes}")
@@ -129,10 +129,10 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
-    """The value of a YAML text; `at` names a line in messages, the value belongs at path `root`.
+    """Parse a YAML text; `at` formats a line number, and `root` is the path of the whole value.
 
-    libyaml parses a large text first. If it reports an error, or the text is empty, PyYAML's own
-    parser reads the text again: its marks are more exact.
+    libyaml parses a large text first. If it finds a problem or no value, PyYAML's own parser,
+    whose marks are more exact, reads the text again.
     """
     stand_ins = _stand_ins(text)
     parsed = text.translate({ord(each): stand_in for stand_in, each in stand_ins.items()})
@@ -157,20 +157,20 @@ def read(text: str, at: Callable[[int], str], root: Path = ()) -> Document:
         found = f"the control character U+{error.character:04X}"
         exact.refuse(line, key_near(text, line, root), found, "printable text")
     except (ValueError, OverflowError):
-        # PyYAML lets these through for `\\U` escapes and version numbers out of range.
+        # PyYAML raises these for `\\U` escapes and version numbers that are out of range.
         exact.refuse(1, dotted(root), "an escape or a number out of range", "YAML 1.2")
     return Document(value=value, lines=exact.lines, problems=tuple(exact.problems))
 
 
 def _stand_ins(text: str) -> dict[str, str]:
-    """Characters that the text lacks, for those that PyYAML would take for line breaks."""
+    """Characters that are not in the text, to replace those that PyYAML takes for line breaks."""
     found = [each for each in LINE_BREAKS_OF_1_1 if each in text]
     unused = (char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
     return dict(zip(unused, found, strict=False)) if found else {}
 
 
 def key_near(text: str, line: int, root: Path = ()) -> str:
-    """The key that a line of a text that cannot be parsed is about, judged by indentation."""
+    """The key that a line of an unparsable text belongs to, judged by indentation."""
     path: list[str] = []
     depth: int | None = None
     for above in reversed(text.split("\n")[:line]):
@@ -193,7 +193,6 @@ class _Reader:
     problems: list[tuple[int, Problem]] = field(default_factory=list)
 
     def document(self, events: Iterator[Any]) -> Any:
-        """The value that the events make."""
         value = None
         documents = 0
         for event in events:
@@ -266,7 +265,6 @@ class _Reader:
         return Problem(key=key or "the file", found=found, allowed=allowed, where=self.at(line))
 
     def refuse(self, line: int, key: str, found: str, allowed: str) -> NoReturn:
-        """Give up reading: report this, after what was found before."""
         before = [problem for _, problem in self.problems]
         raise BadFile([*before, self._problem(line, key, found, allowed)]) from None
 
@@ -287,12 +285,12 @@ class _Reader:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text can be written without quotes, in any place, and is read as itself."""
+    """Whether a text can be written without quotes anywhere and is read unchanged."""
     return PLAIN_TEXT.fullmatch(text) is not None and scalar(text) == text
 
 
 def scalar(text: str) -> Any:
-    """What an unquoted scalar stands for, by YAML 1.2's core schema."""
+    """The value of an unquoted scalar in YAML 1.2's core schema."""
     if text[:1] in NUMBER_BEGINS:
         return _number(text)
     return WORDS.get(text, text)

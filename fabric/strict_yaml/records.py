@@ -30,7 +30,7 @@ class Strict(BaseModel):
 
 
 def load(path: FilePath, kind: type[Record]) -> Record:
-    """The record that a file holds; an empty file is an empty section. Raises BadFile."""
+    """The record in a file; an empty file is an empty section. Raises BadFile."""
     name = printable(str(path), 200)
     document = read(text_of(path), lambda line: f"{name}:{line}")
     if document.problems:
@@ -45,5 +45,5 @@ def load(path: FilePath, kind: type[Record]) -> Record:
             line = next((document.lines[each] for each in known if each in document.lines), 1)
             missing = value_at(values, place) is MISSING
             problems.append((missing, line, replace(problem, where=f"{name}:{line}")))
-        # A key that was misunderstood may have been meant for one that is missing.
+        # Problems with keys come before missing keys, which may only be misspelt.
         raise BadFile([each for *_, each in sorted(problems, key=lambda each: each[:2])]) from error

@@ -1,7 +1,7 @@
-"""Turns what a pydantic model refuses into problems: key, found, allowed, nearest.
+"""Translates the errors of a pydantic model into problems: key, found, allowed, nearest.
 
-One mistake gives one problem: the members of a union give one problem together, and a misspelt key
-is not also reported as missing. `root` is the model of the whole file.
+One mistake gives one problem: the members of a union give one together, and a misspelt key is not
+also reported as missing. `root` is the model of the whole file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .wording import (
 )
 
 MISSING = object()
-"""Stands for a value that is not there."""
+"""Stands for a missing value."""
 
 UNKNOWN_KEY = "an unknown key"
 
@@ -39,10 +39,10 @@ UNUSABLE = object()
 """Stands for a value with a problem that was already reported."""
 
 Located = tuple[Path, Problem]
-"""A problem and the place that it is about."""
+"""A problem and the path that it is about."""
 
 YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
-"""What YAML 1.1 took for truth values, and YAML 1.2 takes for text."""
+"""Words that are truth values in YAML 1.1 and text in YAML 1.2."""
 
 
 Conflict: TypeAlias = Problem
@@ -61,7 +61,7 @@ def wrong_value(found: str, allowed: str) -> PydanticCustomError:
 
 
 def problems_of(root: SectionType, error: ValidationError, values: Any) -> tuple[Located, ...]:
-    """Everything that the schema refuses in `values`, each mistake once."""
+    """Every problem that the schema has with `values`, once for each mistake."""
     found: dict[str, Located] = {}
     for details in error.errors(include_url=False):
         for path, problem in _problems(root, details, values):
@@ -102,15 +102,15 @@ def _problems(root: SectionType, details: ErrorDetails, values: Any) -> Iterator
 
 
 def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
-    """The problem of a broken rule of the section that lies at a path."""
+    """The problem of a broken rule in the section at a path."""
     path = (*section, *conflict.key.split("."))
     return path, replace(conflict, key=dotted(path))
 
 
 def follow(root: SectionType, location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
-    """The path of a value that pydantic speaks of, its type, and the type's metadata.
+    """The path of the value at a pydantic location, its type, and the type's metadata.
 
-    Pydantic goes on into the members of a union; the path ends at the union.
+    Pydantic's location continues into the members of a union; the path ends at the union.
     """
     path: Path = ()
     annotation: Any = root
@@ -133,7 +133,7 @@ def follow(root: SectionType, location: Sequence[int | str]) -> tuple[Path, Any,
 
 
 def value_at(values: Any, path: Path) -> Any:
-    """The value at a path, `MISSING` where there is none."""
+    """The value at a path, or `MISSING`."""
     for step in path:
         try:
             values = values[step]
@@ -143,7 +143,7 @@ def value_at(values: Any, path: Path) -> Any:
 
 
 def unknown_key(root: SectionType, path: Path) -> Problem:
-    """The problem of a key that the section it stands in does not have."""
+    """The problem of a key that its section does not have."""
     _, section, _ = follow(root, path[:-1])
     names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
     return Problem(
@@ -155,7 +155,7 @@ def unknown_key(root: SectionType, path: Path) -> Problem:
 
 
 def nearest_key(root: SectionType, path: Path) -> str:
-    """The dotted key that was probably meant: the same name elsewhere, or a name much like it."""
+    """The dotted key that was probably meant: the same name elsewhere, or a similar name."""
     *above, last = (str(step) for step in path)
     name = _snake_case(last)
     _, section, _ = follow(root, tuple(above))
@@ -163,7 +163,7 @@ def nearest_key(root: SectionType, path: Path) -> str:
     everywhere = tuple(all_keys(root))
     for candidates, cutoff in (
         *((here, 1.0), (everywhere, 1.0)),
-        *((here, 0.85), (everywhere, 0.9)),  # a slip of the pen
+        *((here, 0.85), (everywhere, 0.9)),  # a typing error
         *((here, 0.6), (everywhere, 0.75)),
     ):
         if near := _close(name, candidates, cutoff):
@@ -185,13 +185,13 @@ def _initials(name: str) -> str:
 
 
 def _snake_case(name: str) -> str:
-    """A key name as this schema spells names: `learningRate` and `learning-rate` are one."""
+    """A key name in snake case: `learningRate` and `learning-rate` become equal."""
     spread = "".join(f"_{c}" if c.isupper() else c for c in name[:64])
     return spread.lower().replace("-", "_").replace(" ", "_").replace("__", "_").strip("_")
 
 
 def nearest_choice(value: Any, annotation: Any) -> str:
-    """The word of a choice that was probably meant."""
+    """The choice that was probably meant; empty if none is near."""
     if not isinstance(value, str):
         return ""
     if bool in members(bare(annotation)):
@@ -202,7 +202,7 @@ def nearest_choice(value: Any, annotation: Any) -> str:
 
 
 def unknown_path(root: SectionType, path: Path) -> Located | None:
-    """The problem of a dotted path that leads nowhere in the schema."""
+    """The problem of a dotted path that is not in the schema; None if it is."""
     annotation: Any = root
     for depth, step in enumerate(path):
         section = section_in(annotation)

@@ -1,7 +1,4 @@
-"""Says in plain words which values a pydantic model allows and which value a file holds.
-
-Error messages, the reference pages and the starter config all use these words.
-"""
+"""Says in plain words which values a pydantic model allows and which value a file holds."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ SectionType = type[BaseModel]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a type allows, in words, where its own rule (a pattern) would read badly."""
+    """Describes what a type allows if its own rule (a pattern) would read badly."""
 
     text: str
 
@@ -38,29 +35,29 @@ class Key:
 
     @property
     def section(self) -> SectionType | None:
-        """The section that the key holds, if it holds one."""
+        """The section that the key holds; None if it holds a value."""
         return section_in(self.field.annotation)
 
     @property
     def meaning(self) -> str:
-        """What the key decides: its own docstring, or that of its section."""
+        """The key's own docstring, or that of its section."""
         section = self.section
         text = self.field.description or (section.__doc__ if section else None) or ""
         return " ".join(text.split())
 
     @property
     def allowed(self) -> str:
-        """What the key takes, in plain words."""
+        """The values that the key accepts, in plain words."""
         return type_in_words(self.field.annotation, self.field.metadata)
 
 
 def fields_of(section: SectionType) -> dict[str, FieldInfo]:
-    """The fields of a section by their keys: `from` cannot be a name in Python."""
+    """The fields of a section by key, which may differ from the name: `from` is no Python name."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def keys_of(section: SectionType, path: str = "") -> tuple[Key, ...]:
-    """The keys of one section, in the order of the schema."""
+    """The keys of one section, in schema order."""
     return tuple(
         Key(path=f"{path}.{name}" if path else name, name=name, field=field)
         for name, field in fields_of(section).items()
@@ -75,7 +72,7 @@ def all_keys(section: SectionType, path: str = "") -> Iterator[Key]:
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
-    """The types that a value may have, leaving out `None`: one, or the members of the union."""
+    """The types that a value may have except `None`: one, or the members of the union."""
     if get_origin(annotation) in (Union, UnionType):
         return tuple(each for each in get_args(annotation) if each is not NoneType)
     return (annotation,)
@@ -87,7 +84,7 @@ def may_be_none(annotation: Any) -> bool:
 
 
 def bare(annotation: Any) -> Any:
-    """The type without what annotates it and without `None`, when that leaves one type."""
+    """The type without annotations, and without `None` if that leaves one type."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -98,13 +95,13 @@ def bare(annotation: Any) -> Any:
 
 
 def section_in(annotation: Any) -> SectionType | None:
-    """The section that a type stands for, if it does."""
+    """The section that a type stands for, or None."""
     kind = bare(annotation)
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The words that a type can be chosen from."""
+    """The words that a type allows as choices."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     inner = bare(annotation)
@@ -169,7 +166,7 @@ def _number(bound: float) -> str:
 
 
 def value_in_words(value: object) -> str:
-    """What a config holds, such as `the text "abc"` or `nothing (null)`."""
+    """A value in words, such as `the text "abc"` or `nothing (null)`."""
     match value:
         case None:
             return "nothing (null)"
@@ -195,7 +192,7 @@ def value_in_words(value: object) -> str:
 
 
 def number_in_words(number: float) -> str:
-    """What a number is called, the ones that are not finite as YAML spells them."""
+    """A number in words; one that is not finite is spelled as in YAML."""
     spelled = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
     return f"the number {spelled.get(str(number), number)}"
 

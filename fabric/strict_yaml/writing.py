@@ -1,8 +1,4 @@
-"""Writes plain values as YAML that `reading` reads back unchanged.
-
-Sections are blocks, lists stand in brackets, and text has quotes if it could be read as anything
-else.
-"""
+"""Writes YAML that `reading` reads back unchanged, with quotes around text where needed."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ Dumper: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Writer(Dumper):  # type: ignore[misc]
-    """Writes numbers as Python does, `null` for nothing, and no aliases."""
+    """Writes numbers as Python does, `null` for None, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -47,7 +43,7 @@ _Writer.add_implicit_resolver("tag:yaml.org,2002:float", DECIMAL, list("-+.01234
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """The YAML of a section: keys in their order, text unfolded."""
+    """The YAML of a section: keys in their order, long text unfolded."""
     text: str = yaml.dump(
         dict(values),
         Dumper=_Writer,
@@ -60,10 +56,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def with_keys(text: str, section: str, values: Mapping[str, Any], without: Sequence[str]) -> str:
-    """A YAML text with scalar keys set in one section and others removed. Comments stay.
-
-    A section in braces becomes a block.
-    """
+    """Set and remove scalar keys in a YAML section; comments stay, and braces become a block."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if isinstance(root, yaml.MappingNode) and root.flow_style:
         root = yaml.compose(text := written(read(text, str).value), Loader=yaml.SafeLoader)

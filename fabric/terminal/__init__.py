@@ -1,5 +1,1 @@
-"""How all commands print, are interrupted and end: tables, colours, spinners, exit codes.
-
-`clusters/` describes virtual clusters and jobs. Amounts in words are in
-`fabric/core/text/amounts.py`. The room reaches no Ray and no mediator.
-"""
+"""How all commands print, are interrupted and end; it imports no Ray and no mediator."""

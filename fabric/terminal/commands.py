@@ -18,10 +18,10 @@ LONGEST_SENTENCE = 1_000
 
 
 class CommandGroup(click.Group):
-    """A group whose help says in a whole sentence what each of its commands does."""
+    """A group whose help describes each of its commands in a whole sentence."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands; click itself cuts each to one line."""
+        """List the commands; click itself cuts each text to one line."""
         rows = [
             (name, command.get_short_help_str(LONGEST_SENTENCE))
             for name, command in sorted(self.commands.items())
@@ -31,17 +31,17 @@ class CommandGroup(click.Group):
 
 
 UNDISTURBED_S = 5.0
-"""After an interruption, so that what is under way can end: leaving Ray takes a second."""
+"""How long further interruptions are ignored, so that cleanup can end: leaving Ray takes 1 s."""
 
 
 def interruptions() -> Interruptions:
-    """Let a signal interrupt once, and again only after a while."""
+    """Let a signal interrupt once, and again only after `UNDISTURBED_S`."""
     return Interruptions(again_after_s=UNDISTURBED_S)
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn what went wrong into a message on stderr and the exit code that docs promise."""
+    """Turn errors into a message on stderr and the documented exit code."""
     try:
         yield
     except NeverFits as error:

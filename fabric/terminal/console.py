@@ -1,4 +1,4 @@
-"""What writes to the screen: text and documents on stdout, what is waited for on stderr."""
+"""Writes to the screen: text and documents to stdout, progress to stderr."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PLAIN_WIDTH = 120
-"""Columns where there is no terminal to ask."""
+"""The width in columns without a terminal."""
 
 
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal, and only there, what is waited for; yields what replaces the text."""
+    """On a terminal, show what the command waits for; yields a function that changes the text."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

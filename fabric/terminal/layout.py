@@ -13,10 +13,10 @@ from rich.text import Text
 def ruled(
     *columns: str, right: Collection[str] = (), wraps: str | None = None, fold: bool = False
 ) -> Table:
-    """A table with named columns and a line below the names; those of numbers lie `right`.
+    """A table with column names and a line below them; columns in `right` are right-aligned.
 
-    Only the column that `wraps` may take several lines, if it is given. `fold` breaks long words
-    instead of cutting them.
+    If `wraps` is given, only that column may take several lines. `fold` breaks long words instead
+    of cutting them.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for name in columns:
@@ -42,10 +42,10 @@ def named() -> Table:
 
 
 def head(id: str, state: Text) -> Text:
-    """The first line of what is shown of one thing."""
+    """The first line of the details of one thing."""
     return Text().append(id, "bold").append("  ").append(state)
 
 
 def timestamp(then: float) -> str:
-    """A moment as date and time, where the reader is."""
+    """A moment as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))

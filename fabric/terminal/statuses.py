@@ -53,7 +53,7 @@ CERTIFICATES: Looks = {
 
 
 def marked(looks: Looks, state: str, more: str = "") -> Text:
-    """A state with its mark, in its colour; one from a newer version has a question mark."""
+    """A state with its mark and colour; an unknown (newer) one gets a question mark."""
     unknown = ("?" if any(mark for mark, _ in looks.values()) else "", "")
     mark, colour = looks.get(state, unknown)
     return Text(f"{mark} {state}{more}".lstrip(), colour)

@@ -1,1 +1,1 @@
-"""Ray's parts without Ray: fakes that pass the contract tests of what they stand for."""
+"""Fakes of Ray's parts, which pass the same contract tests as the real ones."""

@@ -1,8 +1,4 @@
-"""A cluster without Ray: the same protocols inside one process, with faults on order.
-
-Workers are plain objects with a thread each. Values are shared, not copied: a worker that changes
-an argument changes it for all, which Ray does not allow.
-"""
+"""A cluster without Ray: the same protocols in one process; values are shared, not copied."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ def fake_machine(name: str, labels: Mapping[str, str] | None = None, **amounts: 
 
 @dataclass
 class Faults:
-    """What is to go wrong: the nth call of a method, over all workers, kills its worker."""
+    """Planned faults: the nth call of a method, over all workers, kills its worker."""
 
     _planned: set[tuple[str, int]] = field(default_factory=set)
     _calls: Counter[str] = field(default_factory=Counter)
@@ -63,13 +59,11 @@ class Faults:
 
 @dataclass(frozen=True)
 class Stored:
-    """The handle of a value that was put."""
-
     value: Any
 
 
 class FakeWorker:
-    """An object with a thread of its own that runs calls in order until it is ended."""
+    """An object with its own thread, which runs calls in order until it is ended."""
 
     def __init__(
         self, name: str, vnode: VNode, cls: type[Any], args: Sequence[Any], faults: Faults
@@ -98,7 +92,7 @@ class FakeWorker:
         self.end(WorkerLost(self.name, "it was killed"))
 
     def end(self, error: FabricError) -> None:
-        """Fail what is in flight and all that comes later; the first end is the one that counts."""
+        """Fail all present and later calls; only the first end counts."""
         with self._changed:
             if self._end is not None:
                 return
@@ -158,8 +152,6 @@ def _failed(worker: str, method: str, error: Exception) -> WorkerFailed:
 
 
 class FakeGroup:
-    """Bundles of a fake cluster."""
-
     def __init__(
         self, cluster: FakeCluster, name: str, bundles: Sequence[Bundle], policy: SchedulingPolicy
     ) -> None:
@@ -192,8 +184,6 @@ class FakeGroup:
 
 
 class FakeCluster:
-    """Machines that exist on paper; a group gets its bundles when they are free, as on Ray."""
-
     def __init__(self, machines: Sequence[Machine], clock: ManualClock | None = None) -> None:
         self.faults = Faults()
         self._machines = tuple(machines)
@@ -205,7 +195,6 @@ class FakeCluster:
         return self._machines
 
     def groups(self) -> tuple[FakeGroup, ...]:
-        """List the groups that were created and not removed."""
         return tuple(self._groups.values())
 
     def create_group(
@@ -249,7 +238,6 @@ class FakeCluster:
             worker.end(WorkerLost(worker.name, "its vnode was given back"))
 
     def kill_worker(self, name: str) -> None:
-        """End a worker as when its process dies."""
         for group in self.groups():
             for worker in group.workers:
                 if worker.name == name:

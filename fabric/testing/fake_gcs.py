@@ -1,14 +1,13 @@
-"""FakeRay: the Ray of a reconciler, as one object in memory, with faults on order.
+"""FakeRay: a reconciler's Ray, as one object in memory, with planned faults.
 
-It places as Ray does, and keeps the habits of Ray that matter to a reconciler:
+It places groups as Ray does, and has the habits of Ray that matter to a reconciler:
 
 * a placement group gets all of its places or none, and waits in line while there is no room;
-* when a machine dies, Ray looks for other places for the bundles that were there and for no others;
-* asking again for a group that exists changes nothing, and removing one that does not is no error;
-* what machines say of themselves may be `lag_s` old. Placing always looks at what is so now.
+* when a machine dies, Ray looks for other places only for the bundles that were there;
+* requesting a group that exists changes nothing, and removing one that does not is no error;
+* machines' reports may be `lag_s` old, but placing always uses the present state.
 
-Every call takes turns of the event loop before and after its effect, so that a test can stop a
-reconciler at any point. Time is that of a manual clock.
+Calls take turns of the event loop before and after their effect, so that a test can stop anywhere.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ NOBODY = ClusterId("")
 
 @dataclass
 class _Held:
-    """A placement group, and where its bundles are."""
-
     group: PlacementGroupRecord
     name: str
     hosts: list[MachineId | None]
@@ -57,7 +54,7 @@ class _Held:
 
     @property
     def places(self) -> Iterator[tuple[int, MachineId, CarriedBundle]]:
-        """The bundles that are somewhere: index, machine, what it is."""
+        """The placed bundles: index, machine, bundle."""
         for n, (host, piece) in enumerate(zip(self.hosts, self.group.pieces, strict=True)):
             if host is not None:
                 yield n, host, piece
@@ -65,7 +62,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Told:
-    """What the machines say at one moment."""
+    """The machines' reports at one moment."""
 
     free: Mapping[MachineId, Resources]
     groups: Shown
@@ -73,33 +70,31 @@ class _Told:
 
 @dataclass
 class FakeRay:
-    """A Ray cluster on paper."""
-
     clock: ManualClock
     lag_s: float = 0.0
-    """How old is what machines say of free resources and of the bundles on them."""
+    """The age of the machines' reports about free resources and bundles."""
     prefers: Callable[[MachineId], str] = str
-    """What it takes machines in the order of."""
+    """The key by which it orders machines."""
     turns: Callable[[], int] = lambda: 1
     """How many turns of the event loop pass before and after a call takes effect."""
     calls: list[tuple[str, str]] = field(default_factory=list)
-    """What was asked of it that changes something, with the ids of groups, in order."""
+    """The calls that change something, with the ids of groups, in order."""
     reports: list[Running] = field(default_factory=list)
-    """The actors and tasks that it says are running."""
+    """The actors and tasks that it reports as running."""
     wanted: dict[GroupId, Resources] = field(default_factory=dict)
-    """The placement groups that it says something waits for."""
+    """The placement groups that it reports as wanted."""
     _machines: dict[MachineId, Machine] = field(default_factory=dict)
     _groups: dict[GroupId, _Held] = field(default_factory=dict)
     _uses: dict[str, tuple[MachineId, Resources]] = field(default_factory=dict)
     _jobs: dict[JobId, str] = field(default_factory=dict)
-    """Those that run, and the virtual clusters that their metadata names."""
+    """The running jobs, and the virtual clusters that their metadata names."""
     _actors: set[str] = field(default_factory=set)
     _processes: set[ProcessId] = field(default_factory=set)
     _work: set[GroupId] = field(default_factory=set)
     _errors: deque[tuple[str, Exception]] = field(default_factory=deque)
     _past: list[tuple[float, _Told]] = field(default_factory=list)
 
-    # -- what a reconciler asks -------------------------------------------------------------------
+    # -- the protocol -----------------------------------------------------------------------------
 
     async def create(
         self,
@@ -109,7 +104,7 @@ class FakeRay:
         timeout_s: float,
         /,
     ) -> bool:
-        """Ask for a placement group; wait for its places, or until the clock was moved so far."""
+        """Request a placement group; wait for its places, or until the clock passes the timeout."""
         until = self.clock() + timeout_s
         await self._pass("create", group.id)
         if not group.pieces:
@@ -151,7 +146,7 @@ class FakeRay:
         return frozenset(processes) - self._processes
 
     async def bury(self) -> tuple[MachineId, ...]:
-        return ()  # no machine dies here without being seen
+        return ()  # this fake notices every machine's death at once
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
         await self._pass("running")
@@ -181,7 +176,7 @@ class FakeRay:
         await self._pass()
         return seen
 
-    # -- what happens to it -------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def machine_up(self, *machines: Machine) -> None:
         self._machines.update((machine.id, machine) for machine in machines)
@@ -196,7 +191,7 @@ class FakeRay:
         self._place()
 
     def use(self, name: str, machine: str, amounts: Mapping[str, float]) -> None:
-        """Something that is not ours takes resources; ValueError if they are not free."""
+        """Take resources for foreign work. ValueError if they are not free."""
         id, wanted = MachineId(machine), Resources.of(amounts)
         if name in self._uses or not wanted.fits(self.free()[id]):
             raise ValueError(f"{name} is there already, or {machine} has less than {wanted}")
@@ -204,12 +199,10 @@ class FakeRay:
         self._place()
 
     def stop(self, name: str) -> None:
-        """Something that is not ours gives back what it took."""
         del self._uses[name]
         self._place()
 
     def group_up(self, id: str, name: str, *bundles: Mapping[str, float]) -> None:
-        """A placement group of any name is made outside of the manager."""
         pieces = tuple(CarriedBundle(vnode=None, resources=Resources.of(each)) for each in bundles)
         policy = SchedulingPolicy.PACK
         group = PlacementGroupRecord(id=GroupId(id), cluster=NOBODY, policy=policy, pieces=pieces)
@@ -217,13 +210,12 @@ class FakeRay:
         self._place()
 
     def group_down(self, id: str) -> None:
-        """A placement group is removed outside of the manager."""
         del self._groups[GroupId(id)]
         self._work.discard(GroupId(id))
         self._place()
 
     def job_up(self, id: str, named: str = "") -> JobId:
-        """A job begins, perhaps with metadata that names a virtual cluster."""
+        """Begin a job, perhaps with metadata that names a virtual cluster."""
         self._jobs[JobId(id)] = named
         return JobId(id)
 
@@ -238,12 +230,10 @@ class FakeRay:
         self._processes.discard(ProcessId(id))
 
     def work_up(self, group: str, actor: str = "") -> None:
-        """Something begins to run in a placement group, perhaps an actor."""
         self._work.add(GroupId(group))
         self._actors.update({actor} - {""})
 
     def work_down(self, group: str, actor: str = "") -> None:
-        """Nothing runs in a placement group any more."""
         self._work.discard(GroupId(group))
         self._actors.discard(actor)
 
@@ -251,7 +241,7 @@ class FakeRay:
         """Let the next call of this method that is not failed yet raise, and do nothing."""
         self._errors.append((call, error))
 
-    # -- what is so ---------------------------------------------------------------------------
+    # -- the present state --------------------------------------------------------------------
 
     @property
     def machines(self) -> Mapping[MachineId, Machine]:
@@ -263,18 +253,15 @@ class FakeRay:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """What is there that is not ours, by the names it was given."""
         return tuple(sorted(self._uses))
 
     def ids(self, prefix: str = "") -> set[GroupId]:
-        """The placement groups whose names begin so."""
         return {id for id, held in self._groups.items() if held.name.startswith(prefix)}
 
     def state(self, id: GroupId) -> str:
         return self._groups[id].state
 
     def seen(self, id: GroupId) -> Seen:
-        """A placement group as it is now."""
         held = self._groups[id]
         return Seen(
             id=id,
@@ -286,7 +273,7 @@ class FakeRay:
         )
 
     def free(self) -> dict[MachineId, Resources]:
-        """What is free of each machine now."""
+        """The resources that are now free on each machine."""
         left = {id: machine.total for id, machine in self._machines.items()}
         taken = list(self._uses.values())
         for held in self._groups.values():
@@ -295,10 +282,10 @@ class FakeRay:
             left[id] -= resources  # raises if a machine carries more than it has
         return left
 
-    # -- how it does it -----------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     async def _pass(self, call: str = "", id: str = "") -> None:
-        """Let turns of the event loop pass, then fail if a call begins that was told to."""
+        """Let turns of the event loop pass, then raise the error planned for this call, if any."""
         for _ in range(self.turns()):
             await asyncio.sleep(0)
         if id:
@@ -309,7 +296,6 @@ class FakeRay:
                 raise planned[1]
 
     def _place(self) -> None:
-        """Find places for the groups that lack some, in the order of their requests."""
         for held in self._groups.values():
             lacking = [n for n, host in enumerate(held.hosts) if host is None]
             found = self._find(held, lacking) if lacking else None
@@ -326,7 +312,7 @@ class FakeRay:
             del self._past[0]
 
     def _find(self, held: _Held, lacking: Sequence[int]) -> Sequence[MachineId] | None:
-        """Places for the bundles of a group that have none: for all of them or for none."""
+        """Places for all unplaced bundles of a group, or None."""
         free, group = self.free(), held.group
         there = {host for host in held.hosts if host is not None}
         spread = group.policy is SchedulingPolicy.STRICT_SPREAD
@@ -353,6 +339,6 @@ class FakeRay:
         return [order[int(rank)] for rank in found.machines]
 
     def _told(self) -> _Told:
-        """What was so when it last looked."""
+        """The latest reports that are at least `lag_s` old."""
         old = [told for at, told in self._past if at <= self.clock() - self.lag_s]
         return old[-1] if old else self._past[0][1]

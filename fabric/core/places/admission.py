@@ -1,7 +1,6 @@
 """Which waiting virtual clusters are admitted now, and why the others wait.
 
-Those inside one parent form a queue. The first that does not fit holds up all behind it, so that
-none starves.
+The first request in a parent's queue that does not fit holds up all behind it, so none starves.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .request import QueuePolicy, Request
 
 @dataclass(frozen=True, slots=True)
 class QueuedAt:
-    """It waits in the queue of its parent, at this position, counted from 1."""
+    """It waits in its parent's queue, at this position, counted from 1."""
 
     request: Request
     position: int
@@ -38,14 +37,11 @@ Decision = Admit | QueuedAt | Expire
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decision about each waiting request, in the order of the queue.
-
-    Requests behind the first of their queue are many; their positions are counted on iteration.
-    """
+    """The decisions in queue order; iteration counts the positions behind the first of a queue."""
 
     queue: Sequence[Request]
     made: Mapping[ClusterId, Decision]
-    """Which are admitted, which expire, and which is first in the queue of each parent."""
+    """The admitted, the expired, and the first waiting request of each parent."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -73,9 +69,9 @@ def decide(
     *,
     fragmented: Container[MachineId] = frozenset(),
 ) -> Decisions:
-    """Decide about each waiting request, given in the order in which they were made.
+    """Decide about each waiting request; `waiting` is in the order of the requests.
 
-    On `fragmented` machines the GPUs are free in smaller parts than they could be (`gpus.py`).
+    On `fragmented` machines the free shares of GPUs may be scattered (`gpus.py`).
     """
     trial, admitted = ledger, list[Admit]()
     made: dict[ClusterId, Decision] = {}
@@ -112,7 +108,7 @@ def _expired(request: Request, reason: str) -> Expire:
 
 
 def ordered(waiting: Sequence[Request], policy: QueuePolicy) -> Sequence[Request]:
-    """The waiting requests in the order of the queue."""
+    """The waiting requests in queue order."""
     if policy is QueuePolicy.PRIORITY:
         return sorted(waiting, key=attrgetter("priority"), reverse=True)
     return waiting

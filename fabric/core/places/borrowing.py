@@ -1,9 +1,9 @@
-"""How unmet demand grows a virtual cluster: parent by parent, taking what is free on the way.
+"""How unmet demand grows a virtual cluster, parent by parent.
 
-A cluster that lacks room for work enlarges its flexible vnode on some machine, or makes one there,
-out of a place of its parent on that machine. That place grows in the same way if it must and can,
-up to the machine. What the machines lack is demand for Ray's autoscaler. Every step is a loan,
-which goes back once it is due and unused (seed 000, "Autoscaling").
+A cluster that lacks room for work makes or enlarges its flexible vnode on a machine, out of a place
+of its parent there. If that place is too small and may grow, it grows in the same way, up to the
+machine. What the machines lack is demand for Ray's autoscaler. Every step is a loan, which is
+returned when it is due and unused (seed 000, "Autoscaling").
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One flexible vnode that grows, or comes into being."""
+    """One flexible vnode that is made or enlarged."""
 
     vnode: VNodeId
     cluster: ClusterId
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What has to grow for a demand, the topmost vnode first; no steps if it fits now."""
+    """The vnodes that grow for a demand, topmost first; no steps if it fits now."""
 
     machine: MachineId
     steps: tuple[Step, ...]
@@ -55,7 +55,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Nothing that can grow makes room for the demand."""
+    """No growth makes room for the demand."""
 
     reason: str
     physical: bool
@@ -70,10 +70,10 @@ def find_growth(
     allowed: Callable[[Machine], bool] = lambda _: True,
     fragmented: Container[MachineId] = frozenset(),
 ) -> Growth | Unmet:
-    """How a cluster gets a flexible vnode with room for all of the demand.
+    """Find how a cluster gets a flexible vnode with room for the whole demand.
 
-    A vnode that exists grows before a new one is made, and a nearer place lends before one further
-    up; ties are broken by the names of the machines.
+    Enlarging a vnode comes before making one, and a nearer lender before one further up. Next the
+    smallest loans win, then the first machine id.
     """
     found: list[Growth] = []
     machines = [id for id in sorted(ledger.machines) if allowed(ledger.machines[id])]
@@ -95,7 +95,7 @@ def find_growth(
 
 
 def borrow(ledger: Ledger, growth: Growth, until: float) -> None:
-    """Let the vnodes grow, each by a loan that is due then."""
+    """Let the vnodes grow, each by a loan that is due at `until`."""
     for step in growth.steps:
         if step.new:
             ledger.add(
@@ -119,16 +119,16 @@ def give_back(
     now: float,
     rebundle: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
 ) -> tuple[Loan, ...]:
-    """Give back every loan that is due and unused, lower clusters first; returns them.
+    """Return every loan that is due and unused, lower clusters first.
 
-    Before each, `rebundle` gets a ledger in which the loan has gone back, and the vnodes that
-    changed there. It orders the new placement groups, or returns False if that is impossible.
+    Before each, `rebundle` gets a ledger without the loan and the vnodes that changed. It orders
+    the new placement groups, or returns False if that is impossible, and the loan stays.
     """
     given: list[Loan] = []
     while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
         before = len(given)
         for loan in ready:
-            if not ledger.unused(loan):  # the vnode has given back another
+            if not ledger.unused(loan):  # the vnode has returned another loan
                 continue
             twin = ledger.copy()
             twin.give_back(loan)
@@ -160,7 +160,7 @@ def obtainable(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> Resour
 
 
 def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
-    """What all places of a cluster could have together at most, if no other held anything."""
+    """The most that all places of a cluster could have together if no other cluster held any."""
     if cluster == ROOT:
         return Resources.total(each.total for each in ledger.machines.values())
     known = ledger.clusters[cluster]
@@ -179,9 +179,9 @@ def too_large_for(
     *,
     allowed: Callable[[Machine], bool] = lambda _: True,
 ) -> ClusterId | None:
-    """The nearest cluster, this one or one above it, that can never hold a demand in one place.
+    """The nearest cluster, from this one upwards, that can never hold a demand in one place.
 
-    The machines do not count, since larger ones may come.
+    The machines' sizes do not count, since larger machines may join.
     """
     while cluster != ROOT:
         known = ledger.clusters[cluster]
@@ -201,7 +201,7 @@ def _ways(
     need: Resources,
     gpus: Mapping[PlaceId, tuple[int, ...]],
 ) -> Iterator[tuple[Step, ...]]:
-    """All ways for a cluster to have so much free on its flexible vnode on a machine."""
+    """All ways for a cluster to have `need` free on its flexible vnode on a machine."""
     if cluster == ROOT:
         if need.fits(ledger.free(machine)) and fits_gpus(need, gpus.get(machine, ())):
             yield ()
@@ -236,7 +236,7 @@ def _sources(
     missing: Resources,
     gpus: Mapping[PlaceId, tuple[int, ...]],
 ) -> Iterator[tuple[PlaceId, tuple[Step, ...]]]:
-    """The places of the parent that could give so much, and what must grow for that."""
+    """The parent's places that could give `missing`, each with the steps that must come first."""
     grows: PlaceId = machine if above == ROOT else flexible_id(above, machine)
     for place in _fixed_places(ledger, above, machine):
         if (vnode is None or vnode.parent == place) and missing.fits(ledger.free(place)):
@@ -256,7 +256,7 @@ def _fixed_places(ledger: Ledger, cluster: ClusterId, machine: MachineId) -> lis
 def _limiting(
     ledger: Ledger, cluster: ClusterId, demand: Resources, allowed: Callable[[Machine], bool]
 ) -> ClusterId | None:
-    """The nearest cluster whose limit forbids that it gets all of the demand on such a machine."""
+    """The nearest cluster whose limit forbids the demand on every allowed machine."""
     while cluster != ROOT:
         held = max(
             (
@@ -274,7 +274,7 @@ def _limiting(
 
 
 def _capped(ledger: Ledger, cluster: ClusterId, room: Resources) -> Resources:
-    """What of this a cluster may hold beside what it holds."""
+    """The part of `room` that a cluster's limits still allow."""
     held, known = ledger.flexible_total(cluster), ledger.clusters[cluster]
     if not known.flexible:
         return Resources()

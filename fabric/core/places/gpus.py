@@ -1,9 +1,8 @@
-"""What is free of each single GPU of a place.
+"""Free amounts of each single GPU of a place.
 
-A share of a GPU comes from one GPU, so two free halves are not a whole one. The ledger has sums;
-Ray chooses the GPUs and does not tell. So shares are taken to lie as tightly as they can. Once some
-have ended, that can be wrong, and Ray refuses what seemed possible: such a machine is
-`fragmented`, and its shares are taken to lie as far apart as they can.
+A share of a GPU comes from one GPU, so two free halves are not a whole one. Ray does not report
+which GPUs it chose, so shares are assumed to lie as tightly as they can. If Ray refuses what seemed
+possible, the machine is `fragmented`: its shares are assumed to lie as far apart as they can.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .placement import GPU, each_gpu
 def free_gpus(
     ledger: Ledger, places: Iterable[PlaceId], fragmented: Container[MachineId] = frozenset()
 ) -> dict[PlaceId, tuple[int, ...]]:
-    """What is free of each GPU of these places, in units, the least first."""
+    """The free amounts of these places' GPUs, in units, ascending."""
     taken: dict[PlaceId, list[int]] = {place: [] for place in places}
     for vnode in ledger.vnodes.values():
         if vnode.parent in taken:
@@ -34,7 +33,7 @@ def free_gpus(
 
 
 def obtainable_gpus(wanted: int, gpus: Iterable[int]) -> int:
-    """How much of an amount of GPUs there is: whole ones, and the share of one beside them."""
+    """How much of `wanted` the GPUs can give: whole GPUs, and a share of one more."""
     left = sorted(gpus)
     whole, share = divmod(wanted, UNIT)
     there = min(whole, left.count(UNIT))
@@ -44,14 +43,14 @@ def obtainable_gpus(wanted: int, gpus: Iterable[int]) -> int:
 
 
 def fits_gpus(demand: Resources, gpus: Iterable[int]) -> bool:
-    """Whether the GPUs of a demand are there, each in one piece."""
+    """Whether the GPUs can give all that a demand needs, each share from one GPU."""
     return obtainable_gpus(demand[GPU], gpus) == demand[GPU]
 
 
 def _left(total: int, parts: Iterable[int], fragmented: bool) -> tuple[int, ...]:
-    """What is left of each GPU after these parts, the largest shares being placed first.
+    """What is left of each GPU after these parts, placed largest first.
 
-    A share goes to the GPU with the least room that is enough, or with the most if `fragmented`.
+    A share goes to the tightest GPU with enough room, or to the emptiest if `fragmented`.
     """
     gpus = list(each_gpu(total))
     shares = []
@@ -61,7 +60,7 @@ def _left(total: int, parts: Iterable[int], fragmented: bool) -> tuple[int, ...]
         enough = [n for n, free in enumerate(gpus) if free >= share]
         if enough:
             gpus[enough[-1 if fragmented else 0]] -= share
-        else:  # it is in several pieces
+        else:  # the share is in several pieces
             gpus = _taken_from_many(gpus, share)
         gpus.sort()
     return tuple(free for free in gpus if free)

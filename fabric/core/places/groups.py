@@ -1,10 +1,9 @@
 """Which placement groups of Ray carry the vnodes, and how they are rebundled when vnodes change.
 
-Bundles of placement groups carry a vnode: together what is not carved out of it. A group of
-fixed-size nodes begins as one placement group, under its policy. Later ones have one bundle each:
-a placement group cannot change its size, so idle ones are given up for others.
-
-Ids are chosen here, not by Ray, so that work can wait for a placement group before it exists.
+The bundles that carry a vnode have together what is not carved out of it. A group of fixed-size
+nodes begins as one placement group, under its policy; later ones have one bundle each. A placement
+group cannot change its size, so idle ones are replaced. This package chooses the ids, so that work
+can wait for a placement group before it exists (decision 16).
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedBundle:
-    """A bundle, and what it carries."""
+    """A bundle, and the vnode that it carries."""
 
     vnode: VNodeId | None
-    """None once its vnode is gone while other pieces of the same group are in use."""
+    """None if its vnode is gone while other bundles of the same group are in use."""
     resources: Resources
     machine: MachineId | None = None
-    """Where it has to be; without, Ray chooses among the machines that the selector allows, and
-    chooses anew when one dies."""
+    """The required machine; without one Ray chooses by the selector, and again when it dies."""
     selector: Selector = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementGroupRecord:
-    """A placement group."""
+    """A placement group of ours."""
 
     id: GroupId
     cluster: ClusterId
@@ -60,7 +58,7 @@ class PlacementGroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rebundling:
-    """What to give up, and what to make in its place."""
+    """The placement groups to remove, and those to make instead."""
 
     remove: tuple[GroupId, ...]
     make: tuple[PlacementGroupRecord, ...]
@@ -68,7 +66,7 @@ class Rebundling:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The bundles with what a vnode has free are in use."""
+    """Work uses the bundles that carry a vnode's free resources."""
 
     vnode: VNodeId
     lacking: Resources
@@ -79,7 +77,7 @@ class Stuck:
 
 
 class PlacementGroups:
-    """All placement groups of one Ray cluster that are ours, by id and by what they carry."""
+    """All our placement groups of one Ray cluster, indexed by id, vnode and cluster."""
 
     def __init__(self, groups: Iterable[PlacementGroupRecord] = ()) -> None:
         self._by_id: dict[GroupId, PlacementGroupRecord] = {}
@@ -103,11 +101,11 @@ class PlacementGroups:
         return self._by_id[id]
 
     def get(self, id: GroupId) -> PlacementGroupRecord | None:
-        """A group, if it is known."""
+        """A group; None if it is unknown."""
         return self._by_id.get(id)
 
     def of_vnode(self, vnode: VNodeId) -> tuple[PlacementGroupRecord, ...]:
-        """The groups with pieces of a vnode, oldest first."""
+        """The groups that carry a vnode, oldest first."""
         return tuple(self._by_id[id] for id in self._by_vnode.get(vnode, ()))
 
     def of_cluster(self, cluster: ClusterId) -> tuple[PlacementGroupRecord, ...]:
@@ -125,7 +123,7 @@ class PlacementGroups:
         self._by_cluster.setdefault(group.cluster, {})[group.id] = None
 
     def drop(self, id: GroupId) -> None:
-        """Forget a group."""
+        """Remove a group."""
         group = self._by_id.pop(id)
         self.changed.add(id)
         for vnode in group.vnodes:
@@ -133,7 +131,7 @@ class PlacementGroups:
         forget(self._by_cluster, group.cluster, id)
 
     def apply(self, cut: Rebundling) -> None:
-        """Write a new cut down."""
+        """Record a rebundling."""
         for id in cut.remove:
             self.drop(id)
         for group in cut.make:
@@ -152,12 +150,12 @@ class Either(Container[GroupId]):
 
 
 def group_id(cluster: ClusterId, random: str, job: str) -> GroupId:
-    """An id for Ray that names the virtual cluster: 18 bytes, the last four are a job's."""
+    """An id for Ray, in hex: 10 random bytes, 4 for the virtual cluster's name, 4 for the job."""
     return GroupId(f"{random[:20]}{_mark(cluster)}{job}")
 
 
 def was_made_for(cluster: ClusterId, id: GroupId) -> bool:
-    """Whether we chose a placement group's id, and for this virtual cluster."""
+    """Whether we chose this id for a placement group of this virtual cluster."""
     return id[20:28] == _mark(cluster)
 
 
@@ -174,10 +172,9 @@ def groups_for(
 ) -> tuple[PlacementGroupRecord, ...]:
     """The placement groups for the fixed-size nodes of an admitted virtual cluster.
 
-    Right below the Ray cluster, Ray chooses the machines, and others when these die. Nodes that are
-    `pinned` to machines of the ledger, as all inside another virtual cluster, are placement groups
-    of their own: each can be made again elsewhere under its id. A placement group that a user asked
-    for, whose id is `whole`, stays one.
+    Right below the Ray cluster, Ray chooses the machines, and chooses again when they die. Nodes
+    `pinned` to the ledger's machines, like all inside another virtual cluster, get one placement
+    group each. A placement group that a user requested, with the id `whole`, stays one.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
     numbered = (fixed_id(request.id, number) for number in itertools.count())
@@ -192,7 +189,7 @@ def groups_for(
                 selector=bundle.selector if free else {},
             )
             for bundle, id in zip(asked.bundles, numbered, strict=False)
-            if id in vnodes  # those that were not lost have theirs
+            if id in vnodes  # nodes that were not lost keep theirs
         ]
         policy = asked.policy if free else SchedulingPolicy.PACK
         together = [pieces] if free or whole else [[piece] for piece in pieces]
@@ -213,10 +210,9 @@ def rebundle(
     busy: Container[GroupId] = frozenset(),
     given: Mapping[VNodeId, Resources] | None = None,
 ) -> Rebundling | Stuck:
-    """How these vnodes get bundles for exactly what is their own.
+    """Give each of these vnodes bundles with exactly its own resources.
 
-    Groups in which work runs stay, unless their vnode is gone. `given` is what groups that are
-    about to be made give to a vnode.
+    Groups with work stay, unless their vnode is gone. `given` is what coming groups will carry.
     """
     given = given or {}
     removed: dict[GroupId, PlacementGroupRecord] = {}
@@ -250,7 +246,6 @@ def rebundle(
 def _alone(
     ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId
 ) -> PlacementGroupRecord:
-    """A placement group of one bundle on the vnode's machine."""
     known = ledger.vnodes[vnode]
     piece = CarriedBundle(vnode=vnode, resources=resources, machine=known.machine)
     return PlacementGroupRecord(
@@ -264,9 +259,9 @@ def _cheapest(
     extra: Resources,
     busy: Container[GroupId],
 ) -> list[PlacementGroupRecord] | None:
-    """The idle groups to give up so that a vnode loses at least this much; None if too few.
+    """The idle groups to remove so that a vnode loses at least `extra`; None if too few are idle.
 
-    One group that is large enough is better than several, the smallest such is best.
+    One large enough group beats several; among those, fewer bundles win, then a smaller size.
     """
     if not extra:
         return []
@@ -291,7 +286,7 @@ def _carried(groups: Iterable[PlacementGroupRecord], vnode: VNodeId) -> Resource
 
 
 def forget(index: dict[Key, dict[Value, None]], key: Key, id: Value) -> None:
-    """Take something out of an index, which keeps no empty entries."""
+    """Remove an id from an index, which keeps no empty entries."""
     known = index[key]
     del known[id]
     if not known:

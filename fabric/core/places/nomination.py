@@ -1,7 +1,7 @@
-"""Which places a virtual cluster would get if it were admitted now, or why it fits nowhere.
+"""The places that a virtual cluster would get if it were admitted now, or why it does not fit.
 
-It gets its `flex_resource_min` and all its fixed-size nodes, or nothing. Its places lie in those of
-its parent, whose flexible vnodes may grow for it. Only `apply` changes the ledger itself.
+It gets `flex_resource_min` and all fixed-size nodes, or nothing. Its parent's flexible vnodes may
+grow for it. Only `apply` changes the ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .request import Request
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """It gets these places, once its parents have grown so."""
+    """It gets these vnodes after its parents have grown as in `growths`."""
 
     request: Request
     growths: tuple[Growth, ...]
@@ -46,9 +46,9 @@ class DoesNotFit:
 
     reason: str
     most: int
-    """How many of its fixed-size nodes could be had together."""
+    """How many of its fixed-size nodes would fit together."""
     proven: bool = False
-    """Whether its nodes fit in no way; otherwise none was found."""
+    """Whether it is proven that its nodes cannot fit; otherwise the search found no way."""
 
 
 def place(
@@ -58,10 +58,10 @@ def place(
     *,
     idle: bool = False,
 ) -> Admit | DoesNotFit:
-    """Find places for all that a request needs at once; the ledger is not changed.
+    """Find places for everything that a request needs, without changing the ledger.
 
-    Its parent grows for it only if it must. On an `idle` ledger, which no other cluster uses, a
-    reason names all that there is, not what is free of it.
+    Its parent grows for it only if necessary. On an `idle` ledger, which no other cluster uses, a
+    reason names total amounts instead of free ones.
     """
     if request.parent != ROOT:
         trial = _Trial(ledger.copy(), request, fragmented, growing=False)
@@ -72,7 +72,7 @@ def place(
 
 
 def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
-    """The fixed-size nodes, by their numbers, and the flexible resources that it has lost."""
+    """The numbers of the fixed-size nodes, and the flexible resources, that it has lost."""
     count = sum(len(group.bundles) for group in request.groups)
     missing = [n for n in range(count) if fixed_id(request.id, n) not in ledger.vnodes]
     return missing, request.least.beyond(ledger.flexible_total(request.id))
@@ -81,16 +81,13 @@ def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
 def refill(
     ledger: Ledger, request: Request, missing: Sequence[int], least: Resources
 ) -> Admit | DoesNotFit:
-    """Find new places for fixed-size nodes and flexible resources that a virtual cluster lost.
-
-    The ledger is not changed. STRICT_SPREAD and STRICT_PACK also hold for the nodes that remain.
-    """
+    """Find new places for what a cluster lost; strict policies include the nodes that remain."""
     trial = _Trial(ledger.copy(), replace(request, least=least))
     return trial.again(missing) or trial.flexible() or trial.admitted()
 
 
 def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
-    """Why a request could not be met even if its parent held nothing else; None if unproven."""
+    """Why a request cannot fit even in a parent that is otherwise empty; None if unproven."""
     above, chain = request.parent, list[ClusterId]()
     while above != ROOT:
         chain.insert(0, above)
@@ -108,7 +105,7 @@ def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
 
 
 def apply(ledger: Ledger, admitted: Admit, until: float) -> None:
-    """Record an admission; what its parents borrow for it is due at `until`."""
+    """Record an admission; its parents' loans are due at `until`."""
     for growth in admitted.growths:
         borrow(ledger, growth, until)
     if admitted.request.id not in ledger.clusters:
@@ -149,7 +146,6 @@ class _Trial:
         return Admit(self._request, tuple(self._growths), tuple(self._vnodes))
 
     def fixed(self) -> DoesNotFit | None:
-        """Take a place for every fixed-size node."""
         nodes = [bundle for group in self._request.groups for bundle in group.bundles]
         if not nodes:
             return None
@@ -168,7 +164,6 @@ class _Trial:
         return None
 
     def again(self, missing: Sequence[int]) -> DoesNotFit | None:
-        """Take a new place for some fixed-size nodes, one after the other."""
         number = 0
         for group in self._request.groups:
             ids = [fixed_id(self._request.id, number + n) for n in range(len(group.bundles))]
@@ -197,7 +192,7 @@ class _Trial:
         return None
 
     def flexible(self) -> DoesNotFit | None:
-        """Take `flex_resource_min` out of as few places as it needs, the most useful first."""
+        """Take `flex_resource_min` out of as few places as possible, the most useful first."""
         rest, used = self._request.least, set[MachineId]()
         while rest:
             rooms = [
@@ -218,12 +213,12 @@ class _Trial:
         return None
 
     def _may_be_in(self, room: _Room) -> bool:
-        """Whether its flexible vnode on the machine is in this room, or could be made there."""
+        """Whether the request's flexible vnode on the machine is, or could be, in this room."""
         there = self._ledger.flexible(self._request.id, room.machine)
         return there is None or there.parent == room.place
 
     def too_large(self) -> bool:
-        """Whether it needs more than its parent has in all, however its places are chosen."""
+        """Whether it needs more than its whole parent has, wherever its places are."""
         on: dict[MachineId, Resources] = {}
         for room in self._rooms().values():
             on[room.machine] = on.get(room.machine, Resources()) | room.seen.total
@@ -245,7 +240,7 @@ class _Trial:
         resources: Resources,
         own: Mapping[str, str],
     ) -> DoesNotFit | None:
-        """Carve a vnode out of a room, which grows first if it must."""
+        """Carve a vnode out of a room, which grows first if necessary."""
         if room.grows:
             grown = find_growth(
                 self._ledger,
@@ -276,7 +271,7 @@ class _Trial:
         return None
 
     def _rooms(self) -> dict[MachineId, _Room]:
-        """The places of the parent, with what they have free or could have."""
+        """The parent's places, with what they have free or could get."""
         ledger, parent = self._ledger, self._request.parent
         if parent == ROOT:
             places: list[PlaceId] = [*sorted(ledger.machines)]
@@ -289,7 +284,7 @@ class _Trial:
         return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
 
     def _growing_on(self, machine: MachineId) -> _Room:
-        """The flexible vnode of the parent on a machine, which may have to be made first."""
+        """The parent's flexible vnode on a machine, which may not exist yet."""
         ledger, parent = self._ledger, self._request.parent
         id = flexible_id(parent, machine)
         if self._growing:
@@ -303,7 +298,7 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Room:
-    """A place of the parent, as placement sees it: a machine with what is free."""
+    """A place of the parent, presented to placement as a machine with its free resources."""
 
     place: PlaceId
     machine: MachineId
@@ -311,11 +306,10 @@ class _Room:
     gpus: tuple[int, ...]
     """What is free of each GPU."""
     grows: bool = False
-    """Whether it is a flexible vnode, which may have to grow or to be made first."""
+    """Whether it is a flexible vnode, which may have to be enlarged or made first."""
 
     @classmethod
     def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
-        """What is free of a place."""
         seen = Machine(
             id=MachineId(place),
             hostname=str(place),
@@ -328,7 +322,6 @@ class _Room:
 def _fit(
     groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room], *, free: bool
 ) -> Placement | DoesNotFit:
-    """Find places for these nodes."""
     gpus = {id: room.gpus for id, room in rooms.items()}
     match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus, free=free):
         case Placement() as found:
@@ -342,13 +335,13 @@ def _fit(
 
 
 def _covered(rest: Resources, room: _Room) -> tuple[float, str]:
-    """How much of the rest a room can give, as a sum of shares; ties go to the last name."""
+    """How much of the rest a room can give, as a sum of shares; ties go to the last id."""
     part = _part(rest, room)
     return sum(part[name] / amount for name, amount in rest.units), str(room.place)
 
 
 def _part(rest: Resources, room: _Room) -> Resources:
-    """What of the rest a place gives: all, or whole units of each resource."""
+    """What a place gives of the rest: per resource all of it, or the whole units that are free."""
     free = room.seen.total
     return Resources(
         tuple(

@@ -1,13 +1,13 @@
-"""Whether gangs fit machines, and how many of their nodes could be had at most.
+"""Whether gangs fit machines, and how many of their nodes would fit together.
 
-Ray keeps an infeasible group pending for ever, so feasibility is decided here first:
+Ray keeps an infeasible group pending forever, so feasibility is decided here first:
 
-* equal nodes in one group are counted, which is exact for any number of them;
-* unequal nodes go to the first machine with room, the hardest first. Where that leaves some out, a
-  search looks depth first, once at each set of equal alternatives. One that spends its budget
-  answers `Undecided`: a gang is never refused without proof;
-* a share of a GPU comes from one GPU, and two GPUs are two whole ones, as Ray hands them out;
-* the order in which the machines are given decides nothing.
+* equal nodes in one group are counted, which is exact for any number of nodes;
+* unequal nodes go to the first machine with room, the hardest first. If that leaves some out, a
+  depth-first search follows, which visits each set of equal alternatives once. A search without
+  budget left answers `Undecided`: a gang is never refused without proof;
+* a share of a GPU comes from one GPU, and two GPUs are two whole ones, as in Ray;
+* the order of the machines in the call does not matter.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ SEARCH_BUDGET = 30_000
 """How many (node, machine) pairs a search tries before it gives up, in a fraction of a second."""
 
 Gpus = Mapping[MachineId, tuple[int, ...]]
-"""What is free of each GPU of a machine, in units. A machine that is not named has whole ones, and
-one with what is left over."""
+"""What is free of each GPU, in units; without an entry, whole GPUs and one with the remainder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """It fits: one way to do so. Ray may choose another."""
+    """One way in which it fits. Ray may choose another."""
 
     machines: tuple[MachineId, ...]
-    """The machine of each node, in the order the nodes were asked for, group after group."""
+    """The machine of each node, in the order of the request, group after group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,16 @@ class Misfit:
 
     reason: str
     most: int
-    """The largest number of these nodes that could be had together, under their policies; of
-    unequal nodes too many to search, the largest number found."""
+    """The largest number of these nodes that fits together, under their policies; for unequal
+    nodes too many to search, the largest number found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """It may fit; the search gave up before it knew."""
+    """It may fit; the search ran out of budget."""
 
     most: int
-    """The largest number of these nodes that was placed together so far."""
+    """The largest number of nodes that the search placed together."""
 
 
 def fit(
@@ -72,10 +71,7 @@ def fit_all(
     budget: int = SEARCH_BUDGET,
     free: bool = False,
 ) -> Placement | Misfit | Undecided:
-    """Say whether several groups, each under its own policy, fit the machines together.
-
-    With `free`, the amounts given are what is free of the machines, and a reason calls them so.
-    """
+    """Say whether several groups fit the machines together; `free`: the amounts are free ones."""
     fleet = sorted(machines, key=lambda machine: machine.id)
     gpus = gpus or {}
     if not any(group.bundles for group in groups):
@@ -88,7 +84,7 @@ def fit_all(
 def most(
     node: Bundle, policy: SchedulingPolicy, machines: Iterable[Machine], gpus: Gpus | None = None
 ) -> int:
-    """Count how many nodes like this one could be had together."""
+    """Count how many nodes like this one would fit together."""
     copies = [_copies(node, machine, gpus or {}) for machine in machines]
     match policy:
         case SchedulingPolicy.STRICT_PACK:
@@ -100,7 +96,7 @@ def most(
 
 
 def each_gpu(amount: int) -> tuple[int, ...]:
-    """So much of GPUs as whole ones, and one with the rest."""
+    """An amount of GPUs as whole GPUs, preceded by one with the remainder."""
     whole, rest = divmod(amount, UNIT)
     return ((rest,) if rest else ()) + (UNIT,) * whole
 
@@ -143,15 +139,13 @@ def _fit_equal(
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One node of a search: what it asks, and where it stood in the request."""
-
     bundle: Bundle
     group: int
     policy: SchedulingPolicy
     position: int
     gpu: int
     others: Resources
-    """What it asks beside GPUs."""
+    """What it needs besides GPUs."""
 
     def is_twin_of(self, other: _Item) -> bool:
         return (self.bundle, self.group) == (other.bundle, other.group)
@@ -159,7 +153,7 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What is left on one machine, each GPU by itself, and which groups have a node there."""
+    """What is left on one machine, GPU by GPU, and which groups have a node there."""
 
     labels: tuple[tuple[str, str], ...]
     free: Resources
@@ -171,7 +165,7 @@ class _Room:
         return cls(tuple(sorted(machine.labels.items())), machine.total.without({GPU}), gpus)
 
     def after(self, item: _Item) -> Iterator[_Room]:
-        """List the different ways in which the item can be taken, tightest first."""
+        """The different ways to place the item here, tightest first."""
         if item.policy is SchedulingPolicy.STRICT_SPREAD and item.group in self.groups:
             return
         if not item.others.fits(self.free) or not matches(item.bundle.selector, dict(self.labels)):
@@ -194,7 +188,7 @@ def _gpus_after(gpus: tuple[int, ...], wanted: int) -> Iterator[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A partial placement: what the first `len(chosen)` items got; None is one left out."""
+    """A partial placement: the machine of each of the first items; None for one left out."""
 
     rooms: tuple[_Room, ...]
     chosen: tuple[int | None, ...] = ()
@@ -206,8 +200,6 @@ class _State:
 
 @dataclass(slots=True)
 class _Budget:
-    """What a search may still spend."""
-
     pairs: int
 
 
@@ -233,7 +225,7 @@ def _fit_unequal(
 
 
 def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
-    """Put each node on the first machine with room; those that need one machine go together."""
+    """Put each node on the first machine with room; nodes that need one machine go together."""
     packed: dict[int, list[_Item]] = {}
     for item in items:
         if item.policy is SchedulingPolicy.STRICT_PACK:
@@ -244,7 +236,7 @@ def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
         if item.position in chosen:
             continue
         if item.group in packed or not number or not item.is_twin_of(items[number - 1]):
-            at = 0  # twins go on where the last one went, or found nothing
+            at = 0  # twins continue where the last one was placed, or did not fit
         together = packed.get(item.group, [item])
         found = None if at is None else _first_room(rooms, at, together)
         at = None
@@ -258,7 +250,6 @@ def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
 def _first_room(
     rooms: Sequence[_Room], start: int, items: Sequence[_Item]
 ) -> tuple[int, _Room] | None:
-    """The first machine with room for all of these, and what is left there then."""
     for at in range(start, len(rooms)):
         left: _Room | None = rooms[at]
         for item in items:
@@ -271,7 +262,7 @@ def _first_room(
 def _search(
     items: Sequence[_Item], begin: _State, best: _State, budget: int
 ) -> tuple[_State, bool]:
-    """Look for the largest placement, and say whether there is none larger than what was found."""
+    """Find the largest placement; also return whether the search was exhaustive."""
     left = _Budget(budget)
     stack = [_choices(begin, items, left)]
     while stack and best.placed < len(items):
@@ -289,7 +280,7 @@ def _search(
 
 
 def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
-    """Order the nodes so that the hardest come first and equal ones are neighbours."""
+    """Sort the nodes: the hardest first, equal ones next to each other."""
     asked = [
         (bundle, number, group.policy)
         for number, group in enumerate(groups)
@@ -308,9 +299,9 @@ def _largest_first(groups: Sequence[BundleGroup]) -> tuple[_Item, ...]:
 
 
 def _choices(state: _State, items: Sequence[_Item], left: _Budget) -> Iterator[_State]:
-    """List the choices for the next item, most promising first, of equal ones one.
+    """The choices for the next item, most promising first, one of each set of equal ones.
 
-    Twins go to machines in machine order, and when one was left out so are those after it.
+    Twins go to machines in machine order; after one was left out, later ones are too.
     """
     number = len(state.chosen)
     item = items[number]
@@ -342,7 +333,7 @@ def _needed(groups: Iterable[BundleGroup]) -> Resources:
 def _why_not(
     groups: Sequence[BundleGroup], fleet: Sequence[Machine], gpus: Gpus, free: bool
 ) -> str:
-    """Name the first rule that the groups break; the caller knows that they break one."""
+    """Name the first rule that the groups break; the caller has found that they break one."""
     most = "the most free" if free else "the most"
     if not fleet:
         return "the cluster has no machines"

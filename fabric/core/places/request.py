@@ -18,7 +18,7 @@ class QueuePolicy(StrEnum):
     FIFO = "fifo"
     """By the time of the request."""
     PRIORITY = "priority"
-    """By priority, the highest first; equal ones by the time of the request."""
+    """By priority, the highest first; ties by the time of the request."""
 
 
 @travels
@@ -30,7 +30,7 @@ class Request:
     parent: ClusterId = ROOT
     groups: tuple[BundleGroup, ...] = ()
     labels: tuple[Mapping[str, str], ...] = ()
-    """The labels of every fixed-size node, group after group; none of any without this."""
+    """The labels of each fixed-size node, group after group; empty: no node has labels."""
     least: Resources = field(default_factory=Resources)
     """`flex_resource_min`."""
     limits: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -1,4 +1,4 @@
-"""Which vnodes and machines may run work, by its labels; and why nothing there ever could."""
+"""Which vnodes and machines may run work, by its labels; and why the work can never run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..selectors import In, Selector, describe, matches
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """The virtual cluster could not run it if nothing else ran there."""
+    """The virtual cluster could not run the work even if it were idle."""
 
     reason: str
 
@@ -44,7 +44,7 @@ def allowed_machines(
 
 
 def names_machines(selector: Selector) -> bool:
-    """Whether only certain machines may run it, so that no other machine would help."""
+    """Whether only certain machines may run the work, so that a new machine would not help."""
     return isinstance(selector.get(NODE_LABEL), In)
 
 
@@ -57,10 +57,9 @@ def never(
     no_growth: str,
     machines_come: bool,
 ) -> Never | None:
-    """Why it cannot run there even if nothing else does; `no_growth`: why no vnode grows for it.
+    """Why a demand could not run even in an idle cluster; `no_growth` is why no vnode grows for it.
 
-    Work that names machines is also refused if the cluster holds nothing there and cannot grow
-    there now: those machines may never be free.
+    Work that names machines is also refused if the cluster holds nothing there and cannot grow now.
     """
     known = ledger.clusters[cluster]
     if any(demand.fits(vnode.resources) for vnode in mine):
@@ -102,14 +101,13 @@ def _machines_named(ledger: Ledger, selector: Selector) -> str:
 
 
 def _largest(machines: Iterable[Machine], demand: Resources) -> str:
-    """The most that one machine has of what is demanded, the amounts that it lacks included."""
+    """The most that one machine has of each demanded resource, zeros included."""
     totals = [each.total for each in machines]
     most = reduce(or_, totals, Resources())
     return ", ".join(f"{most[name] / UNIT:.15g} {name}" for name, _ in demand.units)
 
 
 def _most(ledger: Ledger, cluster: ClusterId, nodes: Iterable[VNode], demand: Resources) -> str:
-    """What bounds what a cluster can have in one place."""
     known = ledger.clusters[cluster]
     if known.flexible:
         over = tuple(sorted(known.exceeded(demand).items()))

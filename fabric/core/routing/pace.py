@@ -1,7 +1,6 @@
-"""How soon a placement group in use has room for one more task, judged by how its tasks have ended.
+"""Predicts how soon a placement group in use has room for one more task, from its finished tasks.
 
-Ray starts the next task of a group's queue at once, and needs a tenth of a second for a new group.
-So a short task waits in the queue of a group; a task behind long ones waits for any free group.
+A short task waits in a group's queue, a task behind long ones for any free group (decision 31).
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ SOON_S = 1.0
 """The longest queue of a group that may be rebundled, in seconds."""
 
 BATCHES = 8
-"""Batches per running task among which waiting tasks are divided."""
+"""Into how many batches per running task the waiting tasks are divided."""
 
 GUESS_S = 0.05
-"""How long tasks are taken to last before the first of a kind has ended."""
+"""The assumed length of a task until the first of its kind has ended."""
 
 HEARD_S = 0.01
-"""How long it takes to hear of an end; tasks are not longer for that."""
+"""The delay of the report that a task has ended, which is not part of the task's length."""
 
 LEAST_S = 0.0005
-"""No task is taken to be shorter: so much does each cost Ray."""
+"""The shortest assumed task: Ray spends this much on each."""
 
 
 class Paces(Generic[Kind]):
-    """How long tasks of each kind last, and when something last began or ended in each group."""
+    """How long tasks of each kind take, and when a task last began or ended in each group."""
 
     def __init__(self) -> None:
         self._task_s: dict[Kind, float] = {}
@@ -39,28 +38,28 @@ class Paces(Generic[Kind]):
 
     @property
     def kinds(self) -> Collection[Kind]:
-        """Of what something has ended."""
+        """The kinds with a finished task."""
         return self._task_s.keys()
 
     def task_s(self, kind: Kind) -> float | None:
-        """How long tasks of a kind last; None before the first has ended."""
+        """How long tasks of a kind take; None before the first has ended."""
         return self._task_s.get(kind)
 
     def began(self, group: GroupId, now: float) -> None:
-        """A task has its resources in a group."""
+        """Record that a task got its resources in a group."""
         self._moved[group] = now
 
     def ended(self, group: GroupId, kind: Kind, count: int, running: int, now: float) -> None:
-        """So many tasks have ended in a group in which so many ran at once."""
+        """Record that `count` tasks have ended in a group where `running` ran at once."""
         since, self._moved[group] = self._moved.get(group, now), now
         took = max(LEAST_S, (now - since - HEARD_S) * max(1, running) / count)
         before = self._task_s.get(kind, took)
         self._task_s[kind] = (before + took) / 2
 
     def wait_s(self, group: GroupId, kind: Kind, queued: int, slots: int, now: float) -> float:
-        """Seconds until a group has room for one more task behind so many that wait there.
+        """Seconds until a group has room for one more task behind `queued` waiting ones.
 
-        If nothing has ended for a while, nothing is expected to end for as long again.
+        If nothing has ended for a while, the next end is expected after as long again.
         """
         if not slots:
             return math.inf
@@ -79,8 +78,8 @@ class Paces(Generic[Kind]):
 def batch_limit(waiting: int, running: int, task_s: float | None = None) -> int:
     """How many short tasks may share the placement group that one of them waits for.
 
-    A share of all that wait, so that groups are few and end close together (guided
-    self-scheduling: Polychronopoulos and Kuck, 1987), or as many as end soon, if that is more.
+    The larger of two numbers: a share of all waiting tasks, so that groups are few and end close
+    together (guided self-scheduling: Polychronopoulos and Kuck, 1987), and how many end soon.
     """
     soon = int(SOON_S / task_s) if task_s else 0
     return max(1, waiting // (BATCHES * max(1, running)), soon)

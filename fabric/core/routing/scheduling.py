@@ -1,8 +1,7 @@
-"""Where a task or an actor runs: in which bundle, in whose queue, or in a group of its own.
+"""Chooses where a task or an actor runs: in a bundle, in Ray's queue, or in a group of its own.
 
-Work goes into a bundle with room for all of it, or else into a new one on a vnode, for which the
-virtual cluster may have to grow. Otherwise it waits: in Ray's queue for a placement group of
-fixed-size nodes, or for a placement group of its own, whose id it gets before that exists.
+Work goes into a bundle with room for all of it, otherwise into a new one on a vnode, for which the
+virtual cluster may grow. Otherwise it waits, in the queue of a group or for its own (decision 16).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from .eligibility import Never, allowed_machines, allows, names_machines, never
 from .work_table import Load
 
 SOMETHING = Resources.of({"CPU": 0.0001})
-"""What work without demands is given where it needs a placement group: none can be empty."""
+"""What work without demands gets where it needs a placement group, which cannot be empty."""
 
 ANY = -1
-"""A bundle of Ray's choice."""
+"""Ray chooses the bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Into:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """It gets a placement group of its own on this vnode, once that has grown."""
+    """It gets its own placement group on this vnode after the growth."""
 
     vnode: VNodeId
     growth: Growth
@@ -53,7 +52,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class AwaitGroup:
-    """It waits until there is room for a placement group of its own."""
+    """It waits until there is room for its own placement group."""
 
     reason: str
     physical: bool
@@ -74,12 +73,12 @@ def choose(
     actors: Load | None = None,
     machines_come: bool = False,
 ) -> Into | Apart | Queue | AwaitGroup | Never:
-    """Where work runs, the tightest place first; ties are broken by name.
+    """Choose where work runs: the tightest place first, ties by id.
 
-    `lasting` work, such as actors, gets a flexible bundle for itself if it can: a shared one could
-    not be rebundled for as long as it lives. Other work waits in the queue of fixed-size nodes, or
-    of a flexible bundle that has room within `soon_s`; `wait_s` says when a group has room. Where
-    `machines_come`, work that is too large for the machines of today waits for others.
+    `lasting` work, such as actors, gets a flexible bundle of its own if possible, since a shared
+    one could not be rebundled while the work lives. Other work waits in the queue of fixed-size
+    nodes, or of a flexible bundle that has room within `soon_s`; `wait_s` predicts when a group has
+    room. If `machines_come`, work that is too large for today's machines waits for new ones.
     """
     mine = [vnode for vnode in ledger.of(cluster) if allows(vnode, selector)]
     rooms = [
@@ -88,7 +87,7 @@ def choose(
         for group, bundle, size in _bundles(groups, vnode)
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
-    lasting = lasting and bool(demand)  # what holds nothing goes where the least is left
+    lasting = lasting and bool(demand)  # work that holds nothing goes where the least is left
     alone = [
         room
         for room in rooms
@@ -123,10 +122,10 @@ def shortest_queue(
     selector: Selector,
     soon_s: float,
 ) -> Queue | None:
-    """In which of Ray's queues work without room waits; None if in none.
+    """Choose the queue of Ray's in which work without room waits; None if there is none.
 
-    A bundle with actors counts as a fixed-size node: it stays as it is while they live, so only
-    work in its queue gets the rest of it.
+    A bundle with actors counts as a fixed-size node: it cannot be rebundled while they live, so
+    only work in its queue can use the rest of it.
     """
     queues = [
         (waits, group.id, bundle)
@@ -148,7 +147,7 @@ def shortest_queue(
 def apart(
     ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
 ) -> Apart | AwaitGroup:
-    """Say where work could have a placement group of its own."""
+    """Say where work could get its own placement group."""
     demand = demand or SOMETHING
     free = [
         (ledger.free(vnode.id).size, vnode)
@@ -166,7 +165,7 @@ def apart(
 
 
 def slots(group: PlacementGroupRecord, demand: Resources, lasting: Load) -> int:
-    """How many tasks run in a group at once, beside what lasts there."""
+    """How many tasks a group can run at once beside its lasting work."""
     return sum(
         demand.copies_in(piece.resources - lasting.get((group.id, bundle), Resources()))
         for bundle, piece in enumerate(group.pieces)

@@ -1,4 +1,4 @@
-"""Work: a task or an actor that is submitted inside a virtual cluster, and how it stands."""
+"""Work: a task or an actor that was submitted inside a virtual cluster, and its state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class WorkState(StrEnum):
     PLACED = "placed"
     """Its bundle has room for it."""
     QUEUED = "queued"
-    """Ray runs it when its placement group has room."""
+    """Ray runs it as soon as its placement group has room."""
     HELD = "held"
-    """It waits for a placement group of its own."""
+    """It waits for its own placement group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +31,17 @@ class Work:
 
     id: WorkId
     number: int
-    """In the order of submission."""
+    """The order of submission."""
     cluster: ClusterId
     demand: Resources
     selector: Selector = field(default_factory=dict, hash=False)
     """Which vnodes may run it, by their labels."""
     actor: str = ""
-    """The id of the actor, once it is known; empty for a task."""
+    """The actor's id, once it is known; empty for a task."""
     lasting: bool = False
-    """Whether it is an actor, which may live for ever."""
+    """Whether it is an actor, which may live forever."""
     function: str = ""
-    """What a task calls; empty after a restart of the manager."""
+    """The function of a task; empty after a restart of the manager."""
     owner: ProcessId = NOBODY
     """The process that submitted it."""
     group: GroupId
@@ -52,5 +52,5 @@ class Work:
 
 
 def alike(demand: Resources, selector: Selector) -> Hashable:
-    """The same for all work that may run in the same places."""
+    """A key that is equal for all work that may run in the same places."""
     return (demand, tuple(sorted(selector.items(), key=str)) if selector else ())

@@ -1,4 +1,4 @@
-"""WorkTable: all work that is known, by what it is on, and what it holds together."""
+"""WorkTable: all known work, indexed by where it is, and the sums of what it holds."""
 
 from __future__ import annotations
 
@@ -20,22 +20,19 @@ Id = TypeVar("Id", bound=str)
 Key = TypeVar("Key")
 
 Load = Mapping[tuple[GroupId, int], Resources]
-"""What work holds of each bundle."""
+"""The resources that work holds of each bundle."""
 
 
 class WaitQueues(Generic[Id]):
-    """Queues of what waits, one for each kind; a lower number is older.
-
-    To add, to remove and to find the next head cost the logarithm of their number.
-    """
+    """A queue of ids for each kind, lowest number first; operations take logarithmic time."""
 
     def __init__(self) -> None:
         self._kinds: dict[Id, Hashable] = {}
         self._numbers: dict[Id, int] = {}
         self._lines: dict[Hashable, list[tuple[int, Id]]] = {}
-        """A heap for each kind, in which may be some that wait no longer."""
+        """A heap for each kind. It may contain ids that no longer wait."""
         self._heads: list[tuple[int, Id]] = []
-        """A heap of all heads, in which may be some that no longer are."""
+        """A heap of all heads. It may contain former heads."""
 
     def __len__(self) -> int:
         return len(self._kinds)
@@ -44,14 +41,13 @@ class WaitQueues(Generic[Id]):
         return id in self._kinds
 
     def add(self, id: Id, number: int, kind: Hashable) -> None:
-        """Add one of a kind."""
         self._kinds[id], self._numbers[id] = kind, number
         heapq.heappush(self._lines.setdefault(kind, []), (number, id))
         if self._head(kind) == (number, id):
             heapq.heappush(self._heads, (number, id))
 
     def remove(self, id: Id) -> None:
-        """Remove one that waits."""
+        """Remove a waiting id."""
         kind, number = self._kinds[id], self._numbers[id]
         was_head = self._head(kind) == (number, id)
         del self._kinds[id], self._numbers[id]
@@ -62,7 +58,7 @@ class WaitQueues(Generic[Id]):
             heapq.heappush(self._heads, head)
 
     def heads(self) -> Generator[Id, None, None]:
-        """The heads, oldest first; after a removed one comes the next of its kind."""
+        """The heads, oldest first; if one is removed meanwhile, the next of its kind follows."""
         seen: set[tuple[int, Id]] = set()
         try:
             while self._heads:
@@ -86,16 +82,16 @@ class WaitQueues(Generic[Id]):
 
 
 class WorkTable:
-    """All work that is known, in the order of submission, by what it is on."""
+    """All known work, in the order of submission."""
 
     def __init__(self, works: Iterable[Work] = ()) -> None:
         self._by_id: dict[WorkId, Work] = {}
         self._by_group: dict[GroupId, dict[WorkId, None]] = {}
         self._by_cluster: dict[ClusterId, dict[WorkId, None]] = {}
         self.load: dict[tuple[GroupId, int], Resources] = {}
-        """What placed work holds of each bundle."""
+        """The resources that placed work holds of each bundle."""
         self.lasting: dict[tuple[GroupId, int], Resources] = {}
-        """What actors among it hold."""
+        """The part of `load` that actors hold."""
         self.queued: Counter[GroupId] = Counter()
         """How much work waits in Ray's queue for each placement group."""
         self._states: Counter[tuple[ClusterId, WorkState]] = Counter()
@@ -103,7 +99,7 @@ class WorkTable:
         self._demands: dict[GroupId, Counter[Resources]] = {}
         self._by_owner: dict[ProcessId, dict[WorkId, None]] = {}
         self.actors: dict[str, WorkId] = {}
-        """The actors among the work, by their ids."""
+        """The work of each actor, by the actor's id."""
         self._without: Counter[ClusterId] = Counter()
         self._queues: dict[GroupId, dict[tuple[int, Resources], dict[WorkId, None]]] = {}
         self.changed = ChangedIds[WorkId]()
@@ -124,14 +120,14 @@ class WorkTable:
         return self._by_id[id]
 
     def running(self, group: PlacementGroupRecord, demand: Resources) -> int:
-        """How many tasks that want so much run in a group now, if all want the same."""
+        """How many tasks run in a group now, if each holds `demand`."""
         bundles = [(group.id, bundle) for bundle in range(len(group.pieces))]
         load = Resources.total(self.load.get(at, Resources()) for at in bundles)
         lasting = Resources.total(self.lasting.get(at, Resources()) for at in bundles)
         return demand.copies_in(load - lasting)
 
     def on(self, group: GroupId) -> tuple[Work, ...]:
-        """The work that was given a placement group, oldest first."""
+        """The work that was assigned a placement group, oldest first."""
         return tuple(self._by_id[id] for id in self._by_group.get(group, ()))
 
     def of(self, cluster: ClusterId) -> tuple[Work, ...]:
@@ -140,12 +136,12 @@ class WorkTable:
 
     @property
     def busy(self) -> Container[GroupId]:
-        """The placement groups that work was given."""
+        """The placement groups with assigned work."""
         return self._by_group.keys()
 
     @property
     def owners(self) -> Collection[ProcessId]:
-        """The processes that have submitted work."""
+        """The processes that have submitted known work."""
         return self._by_owner.keys()
 
     def of_owner(self, owner: ProcessId) -> tuple[Work, ...]:
@@ -153,14 +149,11 @@ class WorkTable:
         return tuple(self._by_id[id] for id in self._by_owner.get(owner, ()))
 
     def needed(self, group: GroupId) -> Resources:
-        """What a placement group has to have for the largest of the work that it was given."""
+        """The largest amount of each resource that a group's assigned work demands."""
         return reduce(or_, self._demands.get(group, ()), Resources())
 
     def queues(self, group: GroupId) -> list[Work]:
-        """The first of each kind in Ray's queue for a placement group, oldest first.
-
-        Work of one kind asks for the same of the same bundle.
-        """
+        """The first of each kind (bundle and demand) in Ray's queue for a group, oldest first."""
         heads = (self._by_id[next(iter(ids))] for ids in self._queues.get(group, {}).values())
         return sorted(heads, key=lambda work: work.number)
 
@@ -173,21 +166,18 @@ class WorkTable:
         return self._without[cluster]
 
     def held(self, cluster: ClusterId) -> Generator[Work, None, None]:
-        """The next of each kind that waits for a placement group of its own, oldest first.
-
-        After one that is placed meanwhile comes the next of its kind.
-        """
+        """The next held work of each kind, oldest first; after a placed one comes its successor."""
         if lines := self._held.get(cluster):
             with closing(lines.heads()) as heads:
                 for id in heads:
                     yield self._by_id[id]
 
     def holding(self) -> tuple[ClusterId, ...]:
-        """The virtual clusters in which work is held."""
+        """The virtual clusters with held work."""
         return tuple(self._held)
 
     def put(self, work: Work) -> None:
-        """Add or replace work, which keeps its place in the order."""
+        """Add work, or replace it; replaced work keeps its position."""
         before = self._by_id.get(work.id)
         if before is not None:
             self._uncount(before)
@@ -216,7 +206,7 @@ class WorkTable:
                 lines.add(work.id, work.number, alike(work.demand, work.selector))
 
     def drop(self, id: WorkId) -> Work | None:
-        """Forget work, if it is known."""
+        """Remove work and return it; None if it is unknown."""
         work = self._by_id.pop(id, None)
         if work is not None:
             self.changed.add(id)

@@ -1,1 +1,1 @@
-"""Names, sizes and text from strangers: what is allowed, and how it is shown."""
+"""Names, amounts and untrusted text: what is allowed, and how it is shown."""

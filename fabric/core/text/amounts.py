@@ -1,7 +1,4 @@
-"""Amounts in words, for messages, tables and logs: one form each. Sizes are also read.
-
-Units of a thousand bytes are KB, MB, GB and TB, those of 1024 are KiB, MiB, GiB and TiB.
-"""
+"""Formats amounts for messages, tables and logs, and parses sizes (1 KB is 1000 B, 1 KiB 1024)."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 DASH = "–"
-"""Stands for what is not known or not there."""
+"""Stands for an unknown or missing value."""
 SIZE_IN_WORDS = "bytes, such as 16GiB or 1048576"
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]i?B|B)?")
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -42,13 +39,13 @@ def in_bytes(count: float) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """The whole bytes that a text such as `1.5 GiB` says; None if it says none."""
+    """The whole bytes in a text such as `1.5 GiB`; None if it is not a size."""
     found = _SIZE.fullmatch(text.strip())
     return None if found is None else int(float(found[1]) * _UNITS[found[2] or "B"])
 
 
 def duration(seconds: float, units: int = 2) -> str:
-    """`4.2 s`, `42 s`, `3 min 5 s`, `2 d 7 h`: one unit or two; tenths below ten seconds."""
+    """`4.2 s`, `42 s`, `3 min 5 s`, `2 d 7 h`: at most `units` units; tenths below ten seconds."""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s".replace(".0 s", " s")
     whole = round(seconds)
@@ -61,12 +58,12 @@ def duration(seconds: float, units: int = 2) -> str:
 
 
 def ago(then: float, now: float, units: int = 2) -> str:
-    """How long ago a moment was, in whole seconds."""
+    """The time since `then`, in whole seconds."""
     return f"{duration(round(now - then), units)} ago"
 
 
 def listed(names: Sequence[str], most: int = 5, word: str = "and") -> str:
-    """`a, b and c`; of many names the first `most`, and how many more there are."""
+    """`a, b and c`; of more than `most` names the first `most`, and the number of others."""
     if len(names) > most:
         names = [*names[:most], f"{len(names) - most:,} more"]
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

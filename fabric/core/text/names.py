@@ -1,4 +1,4 @@
-"""Names for virtual clusters that are made of several parts; SHA-256 digests as names."""
+"""Builds virtual clusters' names from several parts, and recognizes SHA-256 digests as names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import hashlib
 import re
 
 LONGEST = 63
-"""Characters of a name, which is the value of a label too."""
+"""The longest name, in characters; a name is also the value of a label."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_.-]")
 _MARK = 6
 
 
 def joined_name(*parts: str) -> str:
-    """The parts, joined by dashes, as a name that Ray takes.
+    """The parts, joined by dashes, as a name that Ray accepts.
 
-    If it is too long, the longest parts lose their beginnings, and a hash at the end keeps the
-    names of different parts apart.
+    If it is too long, the longest parts lose their beginnings, and a hash of all parts is added.
     """
     kept = [_FOREIGN.sub("-", part).strip("_.-") for part in parts]
     kept = [part for part in kept if part]
@@ -32,5 +31,5 @@ def joined_name(*parts: str) -> str:
 
 
 def is_digest(value: object) -> bool:
-    """Whether this is a SHA-256 in lower case; such a text is harmless as a file's name."""
+    """Whether this is a lower-case SHA-256, which is safe as a file name."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None

@@ -1,4 +1,4 @@
-"""Untrusted text as it may be shown: without any character that a terminal would obey."""
+"""Makes untrusted text safe to print: it removes every character that controls a terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def plain_lines(text: str) -> str:
 
 
 def plain_line(text: object) -> str:
-    """The text of anything on one line; line breaks and tabs become question marks too."""
+    """The text on one line; line breaks and tabs become question marks too."""
     return "".join(each if each.isprintable() else "?" for each in str(text))
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """At most so many characters of the text, on one line; blanks stand for line breaks."""
+    """The text on one line, at most `most` characters; blanks replace line breaks."""
     return plain_line(" ".join(text.split())[:most])

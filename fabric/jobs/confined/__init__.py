@@ -1,7 +1,6 @@
-"""What puts the Pythons of a confined job into its virtual cluster.
+"""Puts the Python processes of a confined job into its virtual cluster.
 
-This folder is in their search path, so that they find `sitecustomize`, which wraps Ray when it is
-imported. Where a script is started with a search path of its own, `ray.init` calls `hook`.
+`sitecustomize`, on their search path, wraps Ray; without that path, `ray.init` calls `hook`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any
 from ...pickle_names import travels
 
 HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
-"""Names what `ray.init` passes a runtime environment through, before it connects."""
+"""Names the function through which `ray.init` passes a runtime environment before connecting."""
 OTHER_HOOK_VARIABLE = "FEDPILOT_RUNTIME_ENV_HOOK"
-"""Names the user's own, which ours stands in the place of."""
+"""Names the user's own hook, which ours replaces and calls."""
 
 
 @travels
 def hook(runtime_env: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Wrap Ray, unless that has been done, and leave the runtime environment as it is."""
+    """Wrap Ray, unless that has been done, and then call the user's own hook, if any."""
     from ...inside import hooks
 
     hooks.install()

@@ -1,7 +1,6 @@
-"""Python imports this when it starts, if this folder is in its path: in every Python of a job.
+"""Every Python of a job imports this module on start, since its folder is on the path.
 
-It wraps Ray as soon as it is imported, so the script need not know of virtual clusters.
-A `sitecustomize` of the user's own, further down the path, runs as it would without this one.
+It wraps Ray as soon as Ray is imported, and runs the user's own `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class _WhenRayComes(importlib.abc.MetaPathFinder):
 
 
 def _wrap() -> None:
-    """Wrap Ray. One that cannot be wrapped can be imported; `ray.init` then refuses it, by `hook`,
-    so that nothing runs outside of the virtual cluster unsaid."""
+    """Wrap Ray. If that fails, Ray can still be imported, but `ray.init` refuses it by `hook`."""
     try:
         from fedpilot.fabric import inside  # the script's Python may have another version
 

@@ -1,8 +1,4 @@
-"""Bundler: keeps placement groups in step with the vnodes that they carry.
-
-It records the groups in the cluster state, and orders from the provisioner what to make and remove.
-Orders begin once the cluster state is saved.
-"""
+"""Bundler: keeps placement groups in step with vnodes; its orders wait until the state is saved."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from ..settings import KeeperSettings
 
 
 class Bundler:
-    """The placement groups of one Ray cluster that are ours."""
+    """Our placement groups of one Ray cluster."""
 
     def __init__(
         self,
@@ -36,9 +32,9 @@ class Bundler:
         self._provisioner = provisioner
         self._clock = clock
         self.in_use: frozenset[GroupId] = frozenset()
-        """The placement groups that something ran in when Ray was last looked at."""
+        """The placement groups with running work at the last look at Ray."""
         self._ready: set[GroupId] = set()
-        """The placement groups that Ray has found places for."""
+        """The placement groups that Ray has placed."""
 
     def cut(
         self,
@@ -46,21 +42,21 @@ class Bundler:
         vnodes: Iterable[VNodeId],
         given: Mapping[VNodeId, Resources] | None = None,
     ) -> Rebundling | Stuck:
-        """Say how these vnodes of a ledger get the pieces that they should have."""
+        """Compute the rebundling that gives these vnodes of a ledger their bundles."""
         others = {vnode.id for vnode in ledger.of(DEFAULT)}
         ours = [id for id in vnodes if id not in others]
         busy = Either(self.state.works.busy, self.in_use)
         return rebundle(ledger, self.state.groups, ours, self.new_id, busy=busy, given=given)
 
     def order(self, cut: Rebundling) -> None:
-        """Write a cut down, and order that it is made."""
+        """Record a rebundling, and order it."""
         gone = [self.state.groups[id] for id in cut.remove]
         self.state.groups.apply(cut)
         self._ready.difference_update(cut.remove)
         self._provisioner.order(remove=gone, make=cut.make)
 
     def rebundle(self, ledger: Ledger, vnodes: Iterable[VNodeId]) -> bool:
-        """Order the pieces that vnodes have in a ledger; False if work is in the way."""
+        """Order the bundles that vnodes have in a ledger; False if work is in the way."""
         cut = self.cut(ledger, vnodes)
         if isinstance(cut, Stuck):
             return False
@@ -68,33 +64,33 @@ class Bundler:
         return True
 
     def due(self) -> float:
-        """When what is borrowed now has to go back."""
+        """When a loan that is made now is due."""
         return self._clock() + self.settings.lease_s
 
     def give_up(self, groups: Sequence[PlacementGroupRecord]) -> None:
-        """Strike placement groups, and order that they are removed."""
+        """Drop placement groups from the cluster state, and order their removal."""
         for group in groups:
             self.state.groups.drop(group.id)
             self._ready.discard(group.id)
         self._provisioner.order(remove=groups)
 
     def make_again(self, group: PlacementGroupRecord) -> None:
-        """Ray no longer has a placement group: order it once more, or what it should carry."""
+        """Order a placement group that Ray has lost again, or rebundle the vnodes it carried."""
         self._ready.discard(group.id)
         if all(piece.vnode for piece in group.pieces):
             self._provisioner.order(make=[group])
-        else:  # a part of it has nowhere to be
+        else:  # a bundle has lost its vnode
             self.state.groups.drop(group.id)
             self.rebundle(self.state.ledger, group.vnodes & self.state.ledger.vnodes.keys())
 
     def placed(self, group: PlacementGroupRecord) -> None:
-        """Ray has found places for all of a placement group."""
+        """Record that Ray has placed a whole placement group."""
         self._ready.add(group.id)
 
     def all_there(self, cluster: ClusterId) -> bool:
-        """Whether Ray has a place for each placement group of a virtual cluster."""
+        """Whether Ray has placed every placement group of a virtual cluster."""
         return all(each.id in self._ready for each in self.state.groups.of_cluster(cluster))
 
     def is_settled(self, found: Seen) -> bool:
-        """Whether a placement group is where the cluster state already says."""
+        """Whether the cluster state already has a placement group's machines."""
         return found.id in self._ready and self._provisioner.knows(found)

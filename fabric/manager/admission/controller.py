@@ -1,7 +1,7 @@
 """AdmissionController: admits virtual clusters, ends them, and finds places for what they lost.
 
-All places are given and taken here, so that the state, its file, placement groups and work stay in
-step. A change is written into the state first; `commit` saves the state, then begins the orders.
+It alone gives and takes places, so that state, file, placement groups and work stay in step. A
+change goes into the state first; `commit` saves the state, then begins the orders.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .fragmentation import Fragmentation
 
 
 class AdmissionController:
-    """The virtual clusters that hold places of one Ray cluster, and those that wait."""
+    """The virtual clusters of one Ray cluster, with places or waiting."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AdmissionController:
     # -- the cluster state --------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Find in the cluster state what had not begun and what lacks nodes."""
+        """Find which virtual clusters in the loaded state were starting or lack nodes."""
         self._statuses.restore({RECORD: self._file.note(RECORD)})
         for id, entry in self.state.entries.items():
             if entry.waiting:
@@ -77,17 +77,17 @@ class AdmissionController:
             self.state.ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
 
     def commit(self) -> Order:
-        """Save the cluster state, then have done what was ordered."""
+        """Save the cluster state, then begin the orders."""
         self._file.save(self.state, self._statuses.notes())
         return self._provisioner.begin()
 
     @property
     def lost(self) -> bool:
-        """Whether the state could not be saved, so that what is here may never have been."""
+        """Whether the state could not be saved, so that the one in memory may not be valid."""
         return self._file.closed
 
     def physical_demand(self) -> tuple[Resources, ...]:
-        """All that is held and that waits, for the autoscaler; nothing if no machine is needed."""
+        """All that is held and that waits, for the autoscaler; empty if no machine is needed."""
         ledger = self.state.ledger
         waiting = [each for each in self.state.waiting if each.parent == ROOT]
         unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
@@ -98,10 +98,10 @@ class AdmissionController:
         held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
         return (*held, *unmet)
 
-    # -- letting in ---------------------------------------------------------------------------
+    # -- admission ----------------------------------------------------------------------------
 
     def check(self, request: Request) -> None:
-        """Refuse what could never be let in. NameTaken, NoSuchCluster, NeverFits."""
+        """Refuse what could never be admitted. NameTaken, NoSuchCluster, NeverFits."""
         self._check_names(request)
         if impossible := self._never(request):
             raise NeverFits(request.id, impossible.reason, impossible.most)
@@ -119,7 +119,7 @@ class AdmissionController:
             raise NoSuchCluster(request.parent, sorted(there))
 
     def enter(self, entry: Entry) -> None:
-        """Admit a virtual cluster of a new name, or have it wait.
+        """Admit a virtual cluster with a new name, or queue it.
 
         NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it has ended meanwhile.
         """
@@ -166,10 +166,10 @@ class AdmissionController:
                     self.end(request.id, reason)
 
     def _let_in(self, found: Admit) -> Stuck | None:
-        """Record the places of a virtual cluster, if the pieces can be cut so."""
+        """Record the places of a virtual cluster; Stuck if work prevents the rebundling."""
         id, state = found.request.id, self.state
         until = self._bundler.due()
-        right_in_ray = found.request.parent == ROOT  # then no pieces have to be cut for it
+        right_in_ray = found.request.parent == ROOT  # then nothing is rebundled for it
         pinned = self._statuses.was_taken_back(id) or id in state.ledger.clusters
         twin = state.ledger if right_in_ray else state.ledger.copy()
         apply(twin, found, until)
@@ -184,7 +184,7 @@ class AdmissionController:
             *(VNodeId(vnode.parent) for vnode in found.vnodes),
             *(step.vnode for step in steps),
             *(VNodeId(step.parent) for step in steps),
-        } & (twin.vnodes.keys() - given.keys())  # these get just what they should have
+        } & (twin.vnodes.keys() - given.keys())  # those in `given` get exactly what they should
         cut = self._bundler.cut(twin, touched, given)
         if isinstance(cut, Stuck):
             return cut
@@ -200,15 +200,15 @@ class AdmissionController:
         return None
 
     def check_started(self, id: ClusterId) -> None:
-        """It is active once all that it holds is there."""
+        """Set a starting virtual cluster active if Ray has placed all its groups."""
         if id in self._statuses.starting and self._bundler.all_there(id):
             self.state.enter(replace(self.state.entries[id], begun=True))
             self._statuses.active(id)
 
-    # -- taking back, ending ------------------------------------------------------------------
+    # -- ends ---------------------------------------------------------------------------------
 
     def take_back(self, id: ClusterId, why: str) -> None:
-        """Ray has not got what the cluster state said was free: it waits again, where it stood."""
+        """Return a virtual cluster to its position in the queue, since Ray could not place it."""
         if id not in self._statuses.starting:
             return
         entry = self.state.entries[id]
@@ -223,7 +223,7 @@ class AdmissionController:
         self._statuses.waits_again(id, taken, self._settings.settle_s)
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
-        """End a virtual cluster and all inside it; `on_record`: why outlives this manager."""
+        """End a virtual cluster and all inside it; `on_record`: the reason is saved on disk."""
         ended: tuple[ClusterId, ...] = (id,)
         if id in self.state.ledger.clusters:
             ended = self.state.ledger.subtree(id)
@@ -235,7 +235,7 @@ class AdmissionController:
         return ended
 
     def _strike_waiting(self, over: set[ClusterId], why: str) -> None:
-        """End what waits inside those that hold nothing any more; parents asked before children."""
+        """End the requests inside clusters that lost their places; parents come before children."""
         for entry in list(self.state.entries.values()):
             parent, id = entry.request.parent, entry.request.id
             if parent in over and id in self.state.entries:
@@ -249,7 +249,6 @@ class AdmissionController:
         self._statuses.ended(id, why, on_record=on_record)
 
     def _remove(self, ended: tuple[ClusterId, ...]) -> None:
-        """Take what these hold, a cluster and all below it."""
         ledger, groups = self.state.ledger, self.state.groups
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]
@@ -259,15 +258,15 @@ class AdmissionController:
         self._without(carriers, {VNodeId(vnode.parent) for vnode in mine})
 
     def _without(self, carriers: Sequence[PlacementGroupRecord], above: set[VNodeId]) -> None:
-        """Have placement groups removed, and give their room to the vnodes they were cut from."""
+        """Remove placement groups, and give their resources to the vnodes they were carved from."""
         self._bundler.give_up(carriers)
-        ledger = self.state.ledger  # more room for the parents, so nothing can be in the way
+        ledger = self.state.ledger  # the parents get more, so no work can be in the way
         self._bundler.rebundle(ledger, above & ledger.vnodes.keys())
 
-    # -- what was lost, what is due -----------------------------------------------------------
+    # -- repairs, and the return of loans -----------------------------------------------------
 
     def refill(self) -> None:
-        """Find new places for what was lost with a machine, where Ray does not do it itself."""
+        """Find new places for what a dead machine took, unless Ray does so itself."""
         for id in self._statuses.troubled:
             entry = self.state.entries.get(id)
             if entry is None or entry.waiting or id in self._statuses.starting:
@@ -287,10 +286,7 @@ class AdmissionController:
                     self._let_in(found)
 
     def _begin_anew(self, entry: Entry) -> None:
-        """Have all of a placement group made again, under the id that its user knows.
-
-        Ray cannot mend a part of a group, so this waits until nothing runs in the rest.
-        """
+        """Make all of a placement group again under its id, once the rest is idle (decision 16)."""
         id, state = entry.request.id, self.state
         left = state.groups.get(entry.group) if entry.group else None
         rest = state.ledger.of(id)
@@ -311,16 +307,16 @@ class AdmissionController:
         self._let_in(found)
 
     def give_back(self) -> None:
-        """Give back what is due and unused."""
+        """Return the loans that are due and unused."""
         ledger = self.state.ledger
         of = {loan.vnode: ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
         for loan in give_back(ledger, self._clock(), self._bundler.rebundle):
             self._statuses.note(of[loan.vnode], "gave back", str(loan.resources))
 
-    # -- where they are -----------------------------------------------------------------------
+    # -- machines -----------------------------------------------------------------------------
 
     def settle(self, group: PlacementGroupRecord, found: Seen) -> None:
-        """A placement group has its places: write down where they are."""
+        """Record where Ray has placed a placement group."""
         ledger = self.state.ledger
         places = {
             piece.vnode: host
@@ -328,12 +324,12 @@ class AdmissionController:
             if piece.vnode is not None and host is not None
         }
         if group.movable and places.values() - ledger.machines.keys():
-            return  # one has just come or gone: the next look at Ray shows that as well
+            return  # a machine has just joined or left: the next look at Ray also shows that
         self._provisioner.found(found)
         if group.movable:
             known = places.keys() & ledger.vnodes.keys()
             try:
-                # Those that moved leave their places first: what is new may be there.
+                # Those that moved leave their places first, which new vnodes may need.
                 ledger.move({id: places[id] for id in known if ledger.machine_of(id) != places[id]})
                 for piece in group.pieces:
                     if piece.vnode is not None and piece.vnode in places.keys() - known:
@@ -351,7 +347,6 @@ class AdmissionController:
     def _vnode(
         self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
     ) -> VNode:
-        """A fixed-size node that Ray has found a new machine for."""
         request = self.state.entries[group.cluster].request
         own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
         labels = {**self.state.ledger.machines[host].labels, **own}
@@ -367,7 +362,7 @@ class AdmissionController:
 
 
 def has_places(group: PlacementGroupRecord, found: Seen) -> bool:
-    """Whether all of a placement group is somewhere, but for what died with a machine."""
+    """Whether Ray has placed a whole placement group, except what died with a machine."""
     return all(
         host is not None
         for piece, host in zip(group.pieces, found.hosts, strict=True)
@@ -376,5 +371,5 @@ def has_places(group: PlacementGroupRecord, found: Seen) -> bool:
 
 
 def _asking(entry: Entry) -> str:
-    """What tells a request that is made again from another for the same name."""
+    """A key that distinguishes a repeated request from a new one with the same name."""
     return f"{entry.request.id} asked at {entry.asked_at!r}"

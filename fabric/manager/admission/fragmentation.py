@@ -1,8 +1,4 @@
-"""Fragmentation: the machines whose GPUs are free in smaller parts than the ledger supposes.
-
-Ray does not tell which GPU carries what. Where Ray has no room and the ledger has some, the free
-parts are on different GPUs (`core/places/gpus.py`).
-"""
+"""Fragmentation: machines whose free GPUs must be scattered, as Ray refused (`places/gpus.py`)."""
 
 from __future__ import annotations
 
@@ -15,20 +11,20 @@ from ...core.records import ClusterId, MachineId, VNodeId
 from ...core.resources import Resources
 
 BELIEVED_S = 60.0
-"""How long Ray is believed that a machine's GPUs are free in small parts, if nothing changes."""
+"""How long a machine's GPUs count as fragmented after a refusal of Ray, if nothing changes."""
 
 
 class Fragmentation:
-    """What Ray's refusals say of the GPUs of machines."""
+    """What Ray's refusals imply about the GPUs of machines."""
 
     def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
         self._state = state
         self._clock = clock
         self._found: dict[MachineId, tuple[frozenset[tuple[VNodeId, Resources]], float]] = {}
-        """What lies on each machine, and until when its GPUs count as fragmented."""
+        """The vnodes on each machine, and until when its GPUs count as fragmented."""
 
     def refused(self, request: Request, below: Sequence[ClusterId]) -> None:
-        """Ray had no room for these GPUs: they are free on their machines in smaller parts."""
+        """Record that Ray had no room for these GPUs: their machines are fragmented."""
         ledger = self._state.ledger
         if not request.needs[GPU]:
             return
@@ -40,7 +36,7 @@ class Fragmentation:
             self._found[machine] = self._carved_on(machine, below), self._clock() + BELIEVED_S
 
     def machines(self) -> frozenset[MachineId]:
-        """Those on which nothing has changed since Ray had no room there, for a while."""
+        """The machines that are fragmented and unchanged since Ray's refusal."""
         now = self._clock()
         self._found = {
             machine: (carved, until)

@@ -1,8 +1,7 @@
-"""HeadFile: the record of a Ray cluster's head, in a folder that outlives Ray's session.
+"""HeadFile: a head's record in a folder that outlives Ray's session (decision 38).
 
-One JSON file for each address that a head on this machine has had, below XDG_STATE_HOME or
-`~/.local/state` of Ray's user. A thread writes it durably, so that a slow home folder does not
-delay answers. Without it the manager works on, and a new head knows nothing of this one.
+A thread writes the file durably, so that a slow home folder does not delay answers. Without it
+the manager works, but a new head knows nothing about this one.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from ...host.whole_files import replacing
 
 FORMAT = 1
 READ_S = 5.0
-"""How long the home folder may take to give the record."""
+"""How long reading the record from the home folder may take."""
 log = logging.getLogger(__name__)
 
 
 def state_folder() -> Path:
-    """Where records are kept."""
+    """The folder of the records."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "fedpilot" / "ray"
 
 
 def file_of(folder: Path, hostname: str, address: str) -> Path:
-    """The file for the heads of one machine at one address."""
+    """The record's file for the heads of one machine at one address."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', f'{hostname}-{address}')}.json"
 
 
 def began(session: str, now: float) -> float:
-    """When a session of Ray's began, which its name says; `now` where it does not."""
+    """The start of a session of Ray, from its name; `now` if the name has no time."""
     found = re.match(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_", session)
     if found is None:
         return now
@@ -49,7 +48,7 @@ def began(session: str, now: float) -> float:
 
 
 def read(path: Path) -> HeadRecord | None:
-    """The record that is there; None if there is none. OSError, ValueError for what is none."""
+    """The stored record; None if there is none. OSError; ValueError for any other content."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -69,7 +68,7 @@ _MANY = ("clusters", "gone")
 
 
 def write(path: Path, record: HeadRecord) -> None:
-    """Have the record on disk; no file for one that says nothing. OSError."""
+    """Write the record durably; an empty record has no file. OSError."""
     if record.empty:
         path.unlink(missing_ok=True)
         return
@@ -79,20 +78,20 @@ def write(path: Path, record: HeadRecord) -> None:
 
 
 class HeadFile:
-    """The record of the head that this manager is on."""
+    """The record of this manager's head."""
 
     def __init__(self, path: Path, record: HeadRecord, written: HeadRecord | None) -> None:
         self.record = record
         self._path = path
         self._written = written
-        """What is on disk, or was to be when that failed."""
+        """The record on disk, or the last one whose writing failed."""
         self._kept: tuple[Entry, ...] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._failed = False
 
     @classmethod
     async def open(cls, path: Path, session: str, now: float) -> HeadFile | None:
-        """Read what is there; None, told in the log, for what cannot be read: it stays as it is."""
+        """Read the record; None, with a warning, if that fails: the file then stays as it is."""
         try:
             found = await asyncio.wait_for(asyncio.to_thread(read, path), READ_S)
         except (OSError, ValueError) as error:
@@ -108,9 +107,9 @@ class HeadFile:
         drop: Collection[str] = (),
         wait_s: float = 0.0,
     ) -> None:
-        """Record these virtual clusters if they have changed; those in `drop` are not gone.
+        """Record these virtual clusters if they have changed, and forget the lost ones in `drop`.
 
-        Returns after `wait_s` at most, and goes on writing.
+        Returns after at most `wait_s`; the writing continues.
         """
         kept = tuple(entries.values())
         if kept != self._kept or drop:
@@ -122,7 +121,6 @@ class HeadFile:
             await asyncio.wait([self._writing], timeout=wait_s)
 
     async def _write(self) -> None:
-        """Write until what is on disk is the latest."""
         while (record := self.record) != self._written:
             try:
                 await asyncio.to_thread(write, self._path, record)
@@ -134,7 +132,7 @@ class HeadFile:
             self._written = record
 
     def document(self, there: Collection[str], now: float) -> dict[str, Any]:
-        """The head as plain JSON values: when it began, and what is gone with those before it."""
+        """The head's start and the lost virtual clusters, as JSON values."""
         gone = gone_of(self.record, there, now)
         return {
             "began": self.record.began,

@@ -1,7 +1,7 @@
-"""LedgerFile: one Ray cluster's state on disk, written before a decision is told or acted on.
+"""LedgerFile: one Ray cluster's state on disk, saved before a decision is reported or acted on.
 
-An SQLite file with a row for each record of the state. `save` writes what has changed in one
-transaction. There is no fsync: the file survives the death of any process, not a power cut.
+It is an SQLite file with a row for each record. `save` writes all changes in one transaction. There
+is no fsync: the file survives the death of any process, but not a power cut.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _SCHEMA = (
 
 
 async def own(path: Path) -> int:
-    """Wait until no other process owns a ledger; this one does until it ends, or closes the lock.
+    """Wait until no other process owns a ledger, then own it until this process or the lock ends.
 
-    A killed manager may answer for a moment while its successor begins: its promises must be in
-    the file before the successor reads it.
+    A killed manager may still answer for a moment: its successor must read those promises too.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -61,12 +60,12 @@ class LedgerFile:
     """One file; it belongs to one process at a time (`own`)."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open or make the file; in memory without a path. FabricError for what is no ledger."""
+        """Open or create the file; in memory without a path. FabricError if it is no ledger."""
         self._name = "a ledger in memory" if path is None else str(path)
         self._asked: dict[ClusterId, int] = {}
-        """The places in the order of asking."""
+        """The position of each request in the order of requests."""
         self.closed = False
-        """Whether it was closed, as it also is when something cannot be written."""
+        """Whether the file was closed, by `close` or by a failed write."""
         self._order = itertools.count()
         with self._explained():
             self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
@@ -74,7 +73,7 @@ class LedgerFile:
             with self._explained():
                 self._prepare()
                 (self.name,) = self._file.execute("SELECT name FROM ledger").fetchone()
-                """What tells the placement groups of this ledger from those of any other."""
+                """A random part of our placement groups' names, unique to this ledger."""
         except BaseException:
             self._file.close()
             raise
@@ -109,7 +108,7 @@ class LedgerFile:
         return state
 
     def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
-        """Write what has changed in this same object since the last time, and notes with it."""
+        """Write what has changed in this same object since the last save, with the notes."""
         ledger, changes = state.ledger, state.ledger.changes()
         entries = state.changed_entries.take()
         for id in entries - state.entries.keys():
@@ -134,17 +133,17 @@ class LedgerFile:
                     self.write_note(name, what)
                 self._file.execute("COMMIT")
             except BaseException:
-                self.close()  # what was not written must not be told: it is loaded again
+                self.close()  # unsaved decisions must not be reported: the file is loaded again
                 raise
 
     def note(self, name: str) -> Any:
-        """What was noted under a name, beside the cluster state; None if nothing was."""
+        """The note under a name, beside the cluster state; None if there is none."""
         with self._explained():
             found = self._file.execute("SELECT what FROM notes WHERE id = ?", (name,)).fetchone()
         return None if found is None else json.loads(found[0])
 
     def write_note(self, name: str, what: Any) -> None:
-        """Note something that the cluster state does not hold."""
+        """Write a note, which is not part of the cluster state."""
         values = name, json.dumps(what)
         with self._explained():
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", values)
@@ -173,7 +172,7 @@ class LedgerFile:
                 f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
                 f"format {version}"
             )
-        # Older files have no such table, and older versions do not look for it.
+        # Older files lack this table, and older versions ignore it.
         self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")
 
     def _write(

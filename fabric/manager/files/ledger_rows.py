@@ -1,8 +1,4 @@
-"""The rows of the ledger's file: each record of the state as JSON values, and back.
-
-A row has the fields of its record by their names. A field that older versions did not write is
-read with its default.
-"""
+"""The ledger file's rows: records' fields by name, as JSON; missing fields get their defaults."""
 
 from __future__ import annotations
 
@@ -40,14 +36,14 @@ _WRITERS: Mapping[type[Any], Callable[[Any], Any]] = {
     frozenset: sorted,
     **dict.fromkeys((In, NotIn, Exists, DoesNotExist), str),
 }
-"""How values are written that JSON does not have; all others are mappings."""
+"""How to write types that JSON lacks; all others are mappings."""
 
 text = json.JSONEncoder(default=lambda value: _WRITERS.get(type(value), dict)(value)).encode
-"""A row as JSON."""
+"""Encodes a row as JSON."""
 
 
 def row(record: Any) -> dict[str, Any]:
-    """A machine, a virtual cluster, a use or a placement group."""
+    """The row of a machine, a virtual cluster, a use or a placement group."""
     return {name: getattr(record, name) for name in _names(record.__class__)}
 
 
@@ -56,12 +52,12 @@ def vnode_row(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
 
 
 def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
-    """A request has the fields of both of its records, and its place in the order of asking."""
+    """The row of an entry: the fields of entry and request, and the position in the order."""
     return {"asked": asked[entry.request.id], **row(entry), **row(entry.request)}
 
 
 def read(cls: Any, row: Mapping[str, Any], **given: Any) -> Any:
-    """The record that a row tells of; its id, and what the row has in another form, are given."""
+    """The record of a row; `given` are its id and the fields that the row has in another form."""
     known = {name: row[name] for name in _names(cls) if name in row}
     known.update((name, _READERS[name](known[name])) for name in known.keys() & _READERS.keys())
     return cls(**{**known, **given})
@@ -81,14 +77,14 @@ def loans(id: str, row: Mapping[str, Any]) -> list[Loan]:
 
 
 def work(id: str, row: Mapping[str, Any]) -> Work:
-    older = {"lasting": bool(row["actor"])}  # what files of before do not have
+    older = {"lasting": bool(row["actor"])}  # files of older versions lack this field
     found: Work = read(Work, {**older, **row}, id=id)
     return found
 
 
 @functools.cache
 def _names(cls: type[Any]) -> tuple[str, ...]:
-    """The fields that a row has; `id` is its key, and what work calls is not remembered."""
+    """The fields in a row, without the key `id`, and `function`, which is not saved."""
     return tuple(
         each.name for each in fields(cls) if each.name not in ("id", "request", "function")
     )
@@ -140,4 +136,4 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "state": WorkState,
     "total": _resources,
 }
-"""How fields are read that JSON has in another form."""
+"""How to read the fields that JSON has in another form."""

@@ -1,4 +1,4 @@
-"""What a process that submits work asks the router, and what it is told."""
+"""What a process that submits work asks the router, and the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ask:
     """A task or an actor that is about to be submitted."""
 
     id: WorkId
-    """18 bytes in hex, which name a placement group if it needs one of its own."""
+    """18 bytes in hex, also the id of a placement group of its own, if it needs one."""
     cluster: ClusterId
     demand: Resources
     selector: Selector
@@ -26,20 +26,20 @@ class Ask:
     """The process that submits it."""
     actor: bool = False
     function: str = ""
-    """What a task calls: tasks of one function last alike."""
+    """The function of a task; tasks of one function are assumed to take equally long."""
     wait: bool = True
-    """Whether it may wait; otherwise it is refused where there is no room now."""
+    """Whether it may wait; otherwise it is refused if there is no room now."""
     inside: tuple[GroupId, int] | None = None
-    """The bundle of what submits it, if it waits for the room of that, which may end before."""
+    """The bundle of its submitter, if it waits for that room, even beyond the submitter's end."""
 
 
 @travels
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where work runs, as its submitter is told."""
+    """The answer to `Ask`: where the work runs."""
 
     group: GroupId
     bundle: int
     sizes: tuple[Mapping[str, float], ...]
-    """What the bundles of the placement group have; nothing if it does not exist yet."""
+    """The resources of the placement group's bundles; empty if it does not exist yet."""
     state: str

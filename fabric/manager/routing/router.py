@@ -1,8 +1,7 @@
 """Router: sends the work inside virtual clusters to placement groups, and keeps account of it.
 
-A process that submits a task or an actor chooses its id and asks where it runs. The answer is a
-placement group. One that does not exist yet has the id of the work, and Ray holds the work until
-the router has had the group made.
+A submitter chooses the id of its work and asks where it runs. The answer is a placement group. If
+that does not exist yet, its id is that of the work, which waits for it in Ray (decision 16).
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from .scheduler import TRIES, Batches, Scheduler
 from .task_times import TaskTimes, kind_of
 
 SILENCE_S = 20.0
-"""After which Ray is asked whether a process that says nothing is still there."""
+"""How long a process may be silent before the manager asks Ray whether it is alive."""
 
 SURE_S = 1.0
-"""How long Ray must wait for a group before it is made again: its view of what waits is stale."""
+"""How long Ray must wait for a group before it is made again, since Ray's reports lag."""
 REBUILT_S = 5.0
-"""When work that Ray runs again counts as over, if nothing runs in its placement group."""
+"""When work that Ray repeats counts as over, if nothing runs in its placement group."""
 
 
 class Bundles(Protocol):
@@ -60,7 +59,7 @@ class Bundles(Protocol):
 
 
 class Router:
-    """Work and where it runs."""
+    """The work in all virtual clusters, and where it runs."""
 
     def __init__(self, bundles: Bundles, clock: Callable[[], float]) -> None:
         self._bundles = bundles
@@ -79,7 +78,7 @@ class Router:
     def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
-        Asking again is answered alike. NoSuchCluster; TooLarge for what could never run there.
+        A repeated request gets the same answer. NoSuchCluster; TooLarge for what can never run.
         """
         state = self._state
         self._heard[ask.owner] = self._clock()
@@ -99,7 +98,7 @@ class Router:
                 pass
             case Apart() if (
                 ask.actor
-                and not state.works.count(ask.cluster, WorkState.HELD)  # they wait for that piece
+                and not state.works.count(ask.cluster, WorkState.HELD)  # held work waits for it
                 and isinstance(into := self._scheduler.choose(ask), Into)
             ):
                 self._start(replace(work, group=into.group, bundle=into.bundle), into.vnode)
@@ -116,7 +115,6 @@ class Router:
         return state.works[ask.id]
 
     def _check_actors(self, ask: Ask) -> None:
-        """TooLarge for an actor without resources, if there are as many as there may be."""
         most = self._bundles.settings.actors_without_resources
         whose = "`actors_without_resources` of the manager"
         entry = self._state.entries.get(ask.cluster)
@@ -133,7 +131,7 @@ class Router:
             )
 
     def place_also(self, like: Ask, ids: Sequence[WorkId]) -> list[Work]:
-        """Promise places to tasks like a waiting one: to as many as can wait in its queue."""
+        """Promise places to tasks like a waiting one, to as many as can wait in its queue."""
         works, promised = self._state.works, list[Work]()
         if like.id not in works or works[like.id].state is WorkState.PLACED:
             return []
@@ -162,16 +160,13 @@ class Router:
         )
 
     def placed(self, work: Work) -> Placed:
-        """Where work runs, as its submitter is told."""
+        """The answer to the submitter of work."""
         known = self._state.groups.get(work.group)
         sizes = [piece.resources.to_ray() for piece in known.pieces] if known else []
         return Placed(work.group, work.bundle, tuple(sizes), str(work.state))
 
     def to_be_seen(self, ask: Ask) -> asyncio.Event | None:
-        """The end of the first task of this kind, if that has just begun and tells where to wait.
-
-        A task may wait in the queue of a piece if its kind is short; otherwise it is held.
-        """
+        """The end of the first task of this kind, if that decides whether this one is held."""
         if ask.actor or not ask.wait or ask.inside or ask.id in self._state.works:
             return None
         first_end = self._times.first_end(kind_of(ask))
@@ -180,7 +175,7 @@ class Router:
         return first_end
 
     def _hold(self, work: Work, *, together: bool) -> None:
-        """Have work wait for a placement group: of its own, or of a task like it."""
+        """Have work wait for its own placement group, or for that of a task like it."""
         if together and self._batches.join(work):
             self._why.pop(work.id, None)
             return
@@ -189,13 +184,13 @@ class Router:
             self._batches.begin(work)
 
     def begun(self, id: WorkId, actor: str) -> None:
-        """Work turns out to be this actor."""
+        """Record which actor the work is."""
         works = self._state.works
         if id in works:
             works.put(replace(works[id], actor=actor))
 
     def done(self, ids: Iterable[WorkId], *, ran: bool = True) -> None:
-        """Work has ended, or never came; its room goes to work that waits."""
+        """Record that work has ended, or never came; its room goes to waiting work."""
         works = self._state.works
         ended = [works[id] for id in ids if id in works]
         if ran:
@@ -209,11 +204,11 @@ class Router:
                 self._serve(cluster)
 
     def heard(self, owner: ProcessId) -> None:
-        """A process is there, with work that has not ended."""
+        """Record that a process is alive, with work that has not ended."""
         self._heard[owner] = self._clock()
 
     def silent(self) -> set[ProcessId]:
-        """The processes with work that have not been heard of for long."""
+        """The processes with work that have not reported for `SILENCE_S`."""
         now = self._clock()
         owners = {*self._state.works.owners} - {NOBODY}
         self._heard = {id: self._heard.get(id, now) for id in owners}
@@ -222,7 +217,7 @@ class Router:
     def look(
         self, in_use: Collection[GroupId], dead: Iterable[str], over: Collection[ProcessId]
     ) -> None:
-        """Forget the work that Ray no longer knows: dead actors, and what dead processes left."""
+        """Forget the work that Ray no longer knows: dead actors, and work of dead processes."""
         works, by_actor = self._state.works, self._state.works.actors
         for actor in dead:
             if actor in by_actor:
@@ -234,7 +229,7 @@ class Router:
         self.serve()
 
     def rebuild(self, wanted: Mapping[GroupId, Resources], in_use: Collection[GroupId]) -> None:
-        """Let lost results be computed again: Ray waits for the group that their work had."""
+        """Have lost results computed again: Ray waits for the group that their work had."""
         for group, cluster in self._reconstruction.missed(wanted):
             work = Work(
                 id=WorkId(group),
@@ -250,14 +245,14 @@ class Router:
             self._forget(id)
 
     def end(self, cluster: ClusterId) -> None:
-        """A virtual cluster is about to end, with all its work."""
+        """Forget all work of a virtual cluster that is about to end."""
         for work in self._state.works.of(cluster):
             self._forget(work.id)
         self._times.end(cluster)
         self._batches.end(cluster)
 
     def lost(self, vnodes: Collection[VNodeId]) -> None:
-        """These vnodes died: Ray starts work again in its old group, which is made again."""
+        """Update the work of dead vnodes: Ray restarts it in its old group, which is made again."""
         state = self._state
         again: set[GroupId] = set()
         for work in list(state.works):
@@ -275,7 +270,7 @@ class Router:
             state.works.put(replace(work, state=then, vnode=None))
 
     def serve(self) -> None:
-        """Give those that wait what has become free, first come, first served."""
+        """Give free resources to waiting work, first come, first served."""
         state = self._state
         for group in tuple(state.works.queued):
             self._promote(group)
@@ -283,7 +278,7 @@ class Router:
             self._serve(cluster)
 
     def _serve(self, cluster: ClusterId) -> None:
-        """Have placement groups made for what is held in a virtual cluster."""
+        """Have placement groups made for the held work of a virtual cluster."""
         state = self._state
         refused: set[Hashable] = set()
         with closing(state.works.held(cluster)) as held:
@@ -301,14 +296,14 @@ class Router:
                     return
 
     def demand(self) -> tuple[Resources, ...]:
-        """What is held and only another machine could give."""
+        """The held work that only another machine could run."""
         works = self._state.works
         return tuple(
             works[id].demand for id, why in self._why.items() if why.physical and id in works
         )
 
     def _set_apart(self, work: Work, found: Apart) -> bool:
-        """Have a placement group made for work; False if the pieces cannot be cut so."""
+        """Have a placement group made for work; False if work prevents the rebundling."""
         state = self._state
         needed = self._needed(work) or SOMETHING
         twin = state.ledger.copy()
@@ -316,7 +311,7 @@ class Router:
         steps = found.growth.steps
         touched = {found.vnode, *(s.vnode for s in steps), *(VNodeId(s.parent) for s in steps)}
         if not needed.fits(twin.own(found.vnode)):
-            return False  # it has no demands, and its vnode nothing to spare
+            return False  # the work has no demands, and the vnode nothing to spare
         cut = self._bundles.cut(twin, touched & twin.vnodes.keys(), {found.vnode: needed})
         if isinstance(cut, Stuck):
             self._why[work.id] = AwaitGroup(cut.reason, physical=False)
@@ -332,7 +327,7 @@ class Router:
         return True
 
     def _needed(self, work: Work) -> Resources:
-        """What a placement group has to have for the largest of all that goes there."""
+        """The largest amount of each resource that the work for a placement group demands."""
         return self._state.works.needed(work.group) | work.demand
 
     def _start(self, work: Work, vnode: VNodeId) -> None:
@@ -343,7 +338,7 @@ class Router:
         self._why.pop(work.id, None)
 
     def _promote(self, group: GroupId) -> None:
-        """Count work that Ray will have started, since its placement group has room for it."""
+        """Mark queued work as placed that Ray can start, since its group has room for it."""
         state = self._state
         known = state.groups.get(group)
         found = known is not None
@@ -373,21 +368,18 @@ class Router:
 
 
 class Reconstruction:
-    """Work whose result was lost and that Ray runs again on its own (lineage).
-
-    Ray waits for the placement group that the work had, and no process reports the end of the work.
-    """
+    """Work that Ray repeats by itself, since its result was lost; no process reports its end."""
 
     def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
         self._state = state
         self._clock = clock
         self._missed: dict[GroupId, float] = {}
-        """Since when each placement group was missed."""
+        """Since when each placement group has been missing."""
         self._seen: dict[WorkId, float] = {}
-        """When Ray last ran work once more, or waited to."""
+        """When Ray last ran the work again, or waited to."""
 
     def missed(self, wanted: Iterable[GroupId]) -> list[tuple[GroupId, ClusterId]]:
-        """The placement groups to make once more, with the virtual clusters that they belong to."""
+        """The placement groups to make again, each with its virtual cluster."""
         state, now = self._state, self._clock()
         unknown = {
             group for group in wanted if group not in state.groups and group not in state.works.busy
@@ -399,7 +391,7 @@ class Reconstruction:
         return [(group, ids[0]) for group, ids in of.items() if ids]
 
     def over(self, wanted: Container[GroupId], in_use: Container[GroupId]) -> list[WorkId]:
-        """The work that is over: for a while Ray has neither waited for its group nor used it."""
+        """The work that Ray has neither waited for nor run for `REBUILT_S`."""
         now, works = self._clock(), self._state.works.of_owner(NOBODY)
         self._seen = {
             work.id: now

@@ -1,7 +1,4 @@
-"""Where work would run now, by the cluster state and by how long such tasks last.
-
-`Batches`: tasks that are alike wait together for one placement group, up to a limit.
-"""
+"""Decides where work would run now, and which similar tasks wait together for one group."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from .messages import Ask
 from .task_times import TaskTimes, kind_of
 
 TRIES = 16
-"""How many different demands that cannot be met are looked at in one virtual cluster at a time."""
+"""How many different unmet demands are tried at a time in one virtual cluster."""
 
 
 class Scheduler:
-    """What the core is asked with."""
+    """Calls the core with the current state."""
 
     def __init__(self, state: ClusterState, times: TaskTimes, settings: KeeperSettings) -> None:
         self._state = state
@@ -37,7 +34,7 @@ class Scheduler:
     def choose(
         self, ask: Ask, *, lasting: bool = False
     ) -> Into | Apart | Queue | AwaitGroup | Never:
-        """Where work runs; `lasting`: an actor, which had better have a piece for itself."""
+        """Choose where work runs; `lasting` work, an actor, should get a bundle of its own."""
         state = self._state
         return choose(
             state.ledger,
@@ -54,7 +51,7 @@ class Scheduler:
         )
 
     def queue(self, ask: Ask) -> Queue | None:
-        """Where a task waits, since it is known that there is no room."""
+        """Choose the queue in which a task waits that has no room."""
         return shortest_queue(
             self._state.ledger,
             self._state.groups,
@@ -67,10 +64,10 @@ class Scheduler:
         )
 
     def _soon_s(self, ask: Ask) -> float:
-        """How long a task may wait for a flexible piece that others use.
+        """How long a task may wait for a flexible bundle that others use.
 
-        Not at all, unless its kind is known to be short and no held work could run in these pieces
-        if they were idle: that was there first, and later tasks must not keep the pieces busy.
+        0, unless its kind is known to be short and no held work could run in these bundles if they
+        were idle: the held work came first (decision 31).
         """
         state, cluster = self._state, ask.cluster
         if ask.actor or self._times.task_s(kind_of(ask)) is None:
@@ -86,7 +83,7 @@ class Scheduler:
 
 
 class Batches:
-    """The placement groups that tasks alike were promised last, and how many of them."""
+    """The placement group that each kind of task was last sent to, and its number of tasks."""
 
     def __init__(self, works: WorkTable, times: TaskTimes) -> None:
         self._works = works
@@ -94,7 +91,7 @@ class Batches:
         self._last: dict[tuple[ClusterId, Hashable], tuple[GroupId, int]] = {}
 
     def begin(self, work: Work) -> None:
-        """A task waits for a placement group of its own, which others may wait for as well."""
+        """Record that a task waits for its own placement group, which others may share."""
         self._last[_batch(work)] = (work.group, 1)
 
     def join(self, work: Work) -> bool:
@@ -111,11 +108,11 @@ class Batches:
         return True
 
     def end(self, cluster: ClusterId) -> None:
-        """A virtual cluster is about to end, with all its work."""
+        """Forget a virtual cluster that is about to end."""
         for batch in [each for each in self._last if each[0] == cluster]:
             del self._last[batch]
 
 
 def _batch(work: Work) -> tuple[ClusterId, Hashable]:
-    """The same for tasks that may share a placement group."""
+    """A key that is equal for tasks that may share a placement group."""
     return work.cluster, alike(work.demand, work.selector)

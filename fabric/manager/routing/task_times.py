@@ -1,7 +1,4 @@
-"""TaskTimes: how long tasks of each kind last, by those that have ended.
-
-A kind is the tasks of one function, alike in what they need, in one virtual cluster.
-"""
+"""TaskTimes: how long tasks of each kind (one function, the same needs and cluster) take."""
 
 from __future__ import annotations
 
@@ -25,27 +22,27 @@ Kind = tuple[ClusterId, str, Hashable]
 
 
 def kind_of(work: Work | Ask) -> Kind:
-    """What is the same for all tasks that are taken to last alike."""
+    """A key that is equal for tasks that are assumed to take equally long."""
     return work.cluster, work.function, alike(work.demand, work.selector)
 
 
 class TaskTimes:
-    """The tasks that run and have ended, by kind."""
+    """The running and ended tasks, by kind."""
 
     def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
         self._state = state
         self._clock = clock
         self._paces: Paces[Kind] = Paces()
         self._begun: dict[Kind, float] = {}
-        """When the first task of a kind began of which none has ended yet."""
+        """When the first task began, for kinds of which none has ended yet."""
         self._first_ends: dict[Kind, asyncio.Event] = {}
 
     def task_s(self, kind: Kind) -> float | None:
-        """How long tasks of a kind last; None before the first has ended."""
+        """How long tasks of a kind take; None before the first has ended."""
         return self._paces.task_s(kind)
 
     def waits(self, ask: Ask) -> Callable[[PlacementGroupRecord], float]:
-        """How long a task waits in the queue of a group."""
+        """Return a function that predicts how long a task waits in a group's queue."""
         works, kind, now = self._state.works, kind_of(ask), self._clock()
 
         def wait_s(group: PlacementGroupRecord) -> float:
@@ -55,20 +52,20 @@ class TaskTimes:
         return wait_s
 
     def first_end(self, kind: Kind) -> asyncio.Event | None:
-        """Set once the first of a kind ends; None unless it runs and may yet prove to be short."""
+        """Set when the first task of a kind ends; None unless it runs and may still prove short."""
         began = self._begun.get(kind)
         if began is None or self._paces.task_s(kind) is not None or self._clock() > began + PROOF_S:
             return None
         return self._first_ends.setdefault(kind, asyncio.Event())
 
     def began(self, work: Work) -> None:
-        """Work has its resources in its group."""
+        """Record that work has its resources in its group."""
         self._paces.began(work.group, self._clock())
         if not work.lasting and self._paces.task_s(kind_of(work)) is None:
             self._begun.setdefault(kind_of(work), self._clock())
 
     def ended(self, ended: Iterable[Work]) -> None:
-        """See from the tasks that have ended how long such tasks last."""
+        """Learn from ended tasks how long their kinds take."""
         state, counts = self._state, Counter[tuple[GroupId, Kind, Resources]]()
         for work in ended:
             if work.group in state.groups and not work.lasting:
@@ -88,7 +85,7 @@ class TaskTimes:
         self._paces.forget(but=self._state.groups)
 
     def end(self, cluster: ClusterId) -> None:
-        """A virtual cluster is about to end, with all its work."""
+        """Forget a virtual cluster that is about to end."""
         self._paces.end([kind for kind in self._paces.kinds if kind[0] == cluster])
         for kind in [each for each in {**self._begun, **self._first_ends} if each[0] == cluster]:
             self._first_has_ended(kind)

@@ -1,1 +1,1 @@
-"""Ray's control plane as the manager needs it: calls, their answers, whether it answers at all."""
+"""Ray's control plane as the manager needs it: calls, their answers, whether it is alive."""

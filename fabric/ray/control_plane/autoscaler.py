@@ -1,4 +1,4 @@
-"""Tells Ray's autoscaler which machines the virtual clusters lack, beside what others ask of it."""
+"""Asks Ray's autoscaler for what the virtual clusters lack, beside the requests of others."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ...core.resources import Resources
 
 
 class Requests(Protocol):
-    """The one request that Ray's autoscaler has, as a list of what it asks for."""
+    """The single request of Ray's autoscaler, as a list of its parts."""
 
     def read(self) -> Sequence[str]:
-        """All that is asked for, by us and by others."""
+        """The whole request, ours and others'."""
 
     def write(self, requests: Sequence[str]) -> None:
-        """Ask for this, and for nothing else."""
+        """Replace the whole request."""
 
     def encode(self, amounts: Sequence[Mapping[str, float]]) -> Sequence[str]:
-        """Say how it is asked for these."""
+        """The parts of a request for these amounts."""
 
 
 class Notes(Protocol):
-    """Where it is remembered what was asked for last."""
+    """Remembers our last request."""
 
     def note(self, name: str) -> Any: ...
     def write_note(self, name: str, what: Any) -> None: ...
 
 
 class Autoscaler:
-    """Our part of what Ray's autoscaler is asked for."""
+    """Our part of the request to Ray's autoscaler."""
 
     NOTE = "autoscaler"
 
@@ -43,9 +43,9 @@ class Autoscaler:
         self._last = PublishedDemand(**{name: tuple(part) for name, part in told.items()})
 
     async def ask(self, ours: Sequence[Resources]) -> None:
-        """Replace our part of the request; what others have asked for stays.
+        """Replace our part of the request; the others' part stays.
 
-        Our part is noted before it is written, so a manager that dies in between still knows it.
+        The new part is noted before it is written, so that a manager's successor knows it.
         """
         there = await asyncio.to_thread(self._requests.read)
         wanted = self._requests.encode([each.to_ray() for each in ours])

@@ -1,8 +1,7 @@
-"""Gcs: what the manager asks of Ray's control plane, as coroutines.
+"""Gcs: the manager's calls to Ray's control plane, as coroutines.
 
-In Ray's Python API, Ray chooses the id of a placement group. The manager has to choose it: it
-records a group before the group exists, asks for it again after a crash, and gives it to work that
-waits. So this sends the messages of Ray's own API to the GCS. It imports Ray when it is imported.
+In its Python API, Ray chooses the id of a placement group, but here the manager must (decision 16).
+So this module sends the messages of Ray's own API to the GCS. It imports Ray on import.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ messages = private_ray.generated("gcs_service_pb2")
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
 PLACING_S, PLACING_POLL_S = 5.0, 0.002
-"""How long Ray may take to place a group that is to be removed, and how often to ask for it."""
+"""How long Ray may take to place a group that is to be removed, and how often to check."""
 TASKS = 10_000
-"""As many tasks as are looked at in an audit."""
+"""How many tasks an audit checks at most."""
 
 _STATES = {
     tables.PlacementGroupTableData.PENDING: "pending",
@@ -48,13 +47,13 @@ log = logging.getLogger(__name__)
 
 
 class Gcs:
-    """The GCS of one Ray cluster, seen from inside of it."""
+    """The GCS of one Ray cluster, for a process inside it."""
 
     def __init__(self, address: str, job: JobId) -> None:
         self._job = bytes.fromhex(job)
         self._raylets: dict[MachineId, tuple[str, int]] = {}
         self._names: dict[GroupId, str] = {}
-        """Of placement groups that are somewhere and were not known, so as to ask for each once."""
+        """The names of placed groups outside `known`, so that each is requested only once."""
         self._channel = private_ray.channel(address)
         self._calls = private_ray.gcs_calls(self._channel)
 
@@ -85,7 +84,7 @@ class Gcs:
                 bundle.label_selector[NODE_LABEL] = piece.machine
             elif piece.selector:
                 bundle.label_selector.update(to_ray(piece.selector, known))
-        # Ray lets others wait for a group that it does not know yet: no need for its answer first.
+        # Ray lets callers wait for an unknown group, so its answer is not needed first.
         placed = asyncio.ensure_future(self._wait(id, timeout_s))
         try:
             answer = await self._ask("CreatePlacementGroup", placement_group_spec=spec)
@@ -114,7 +113,7 @@ class Gcs:
         return _seen(answer.placement_group_table_data)
 
     async def remove(self, id: GroupId) -> None:
-        """Remove a group once Ray has ended a placement: else raylets keep CPUs (decision 43)."""
+        """Remove a group after Ray has ended a placement: else raylets keep CPUs (decision 43)."""
         until = time.monotonic() + PLACING_S
         while (seen := await self.look(id)) is not None and seen.being_placed:
             if time.monotonic() > until:
@@ -227,7 +226,7 @@ class Gcs:
         )
 
     async def _all(self) -> dict[GroupId, Seen]:
-        """Every placement group. Ray answers with those that were removed, too, ever since."""
+        """Every placement group. Ray's answer also contains all that were ever removed."""
         answer = await self._ask("GetAllPlacementGroup")
         found = map(_seen, answer.placement_group_table_data)
         return {seen.id: seen for seen in found if seen is not None}
@@ -235,7 +234,7 @@ class Gcs:
     async def _groups_in(
         self, there: Iterable[MachineView], known: Mapping[GroupId, int]
     ) -> dict[GroupId, Seen]:
-        """The known placement groups and all that are somewhere; asks for as few as possible."""
+        """The known placement groups and all placed ones, with as few calls as possible."""
         shown: dict[GroupId, dict[int, tuple[MachineId, Resources]]] = {}
         for view in there:
             for (id, index), carried in view.bundles.items():
@@ -267,7 +266,7 @@ class Gcs:
 
 
 async def _nobody_listens(host: str, port: int) -> bool:
-    """Whether a machine refuses connections to a port, time after time."""
+    """Whether a port refuses `REFUSALS` connections in a row."""
     for _ in range(REFUSALS):
         try:
             async with asyncio.timeout(KNOCK_TIMEOUT_S):
@@ -275,7 +274,7 @@ async def _nobody_listens(host: str, port: int) -> bool:
         except ConnectionRefusedError:
             await asyncio.sleep(KNOCK_TIMEOUT_S / REFUSALS)
             continue
-        except OSError:  # it cannot be reached, which may pass: TimeoutError is one of these
+        except OSError:  # unreachable, perhaps only for now; includes TimeoutError
             return False
         writer.close()
         return False

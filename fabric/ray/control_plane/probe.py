@@ -1,8 +1,8 @@
-"""Tells a Ray that is slow from one that is not there, before Ray itself tries for minutes.
+"""Distinguishes a slow Ray from a missing one, without importing Ray, which would try for minutes.
 
 Ray's control plane is a gRPC server, which greets at once even on a busy machine. A server that
-refuses the first frame, or is silent for `SILENT_S`, is no Ray. One that has greeted may take as
-long as the caller allows. Ray is not imported for this.
+refuses the first frame, or is silent for `SILENT_S`, is no Ray. A server that has greeted may take
+as long as the caller allows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...host.machine import load
 CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 TCP_TIMEOUT_S = 5.0
 SILENT_S = 30.0
-"""How long something may listen without a greeting."""
+"""How long a listening server may take to greet."""
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 
 def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILENT_S) -> None:
-    """Return once the Ray at `host:port` has answered; ClusterUnreachable says why it has not."""
+    """Return once the Ray at `host:port` answers; ClusterUnreachable says why it does not."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise ClusterUnreachable(address, "expected host:port of the head's Ray, or 'auto'")
@@ -39,7 +39,7 @@ def probe(address: str, auth_mode: str, timeout_s: float, silent_s: float = SILE
         raise ClusterUnreachable(address, f"nothing listens there: {error}") from error
     options = (
         ("grpc.enable_http_proxy", 0),
-        ("grpc.min_reconnect_backoff_ms", int(1000 * timeout_s)),  # else it gives up after 20 s
+        ("grpc.min_reconnect_backoff_ms", int(1000 * timeout_s)),  # otherwise it fails after 20 s
     )
     with _channel(address, options) as channel:
         if _answers(channel, address, auth_mode, min(timeout_s, silent_s)):
@@ -72,12 +72,12 @@ def answers(address: str, auth_mode: str, timeout_s: float) -> bool:
 
 
 def auth_mode_of(given: str | None) -> str:
-    """How Ray authenticates: as given, or as RAY_AUTH_MODE says, or else not at all."""
+    """Ray's authentication mode: `given`, or RAY_AUTH_MODE, or `disabled`."""
     return given or os.environ.get("RAY_AUTH_MODE") or "disabled"
 
 
 def _answers(channel: grpc.Channel, address: str, auth_mode: str, timeout_s: float) -> bool:
-    """Whether Ray answers in time; ClusterUnreachable for what is no Ray, or refuses us."""
+    """Whether Ray answers in time; ClusterUnreachable if it is no Ray, or refuses us."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CHECK_ALIVE)
     try:
         call(b"", timeout=timeout_s, metadata=_credentials(auth_mode))
@@ -100,7 +100,7 @@ def _answers(channel: grpc.Channel, address: str, auth_mode: str, timeout_s: flo
 
 
 def _channel(address: str, options: Sequence[tuple[str, int]]) -> grpc.Channel:
-    """A channel as Ray would open one, with TLS where Ray is told to use it."""
+    """A channel as Ray would open it, with TLS if Ray's environment says so."""
     if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
         return grpc.insecure_channel(address, options=options)
     try:
@@ -116,7 +116,7 @@ def _channel(address: str, options: Sequence[tuple[str, int]]) -> grpc.Channel:
 
 
 def _credentials(auth_mode: str) -> tuple[tuple[str, str], ...]:
-    """The token, as Ray finds and sends it; nothing where there is none."""
+    """The token, found and formatted as Ray does; empty if there is none."""
     if auth_mode != "token":
         return ()
     token = os.environ.get(TOKEN_VARIABLE, "")

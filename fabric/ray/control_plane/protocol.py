@@ -1,4 +1,4 @@
-"""What the manager asks of Ray's control plane: the protocol that `Gcs` and its fake meet."""
+"""The manager's view of Ray's control plane: the protocol that `Gcs` and its fake implement."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ...core.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A placement group as Ray has it."""
+    """A placement group in Ray."""
 
     id: GroupId
     name: str
-    """Empty where it was not asked for, of those that were known."""
+    """May be empty for a known group, whose name is not requested."""
     state: str
     """`pending`, `created` or `rescheduling`."""
     hosts: tuple[MachineId | None, ...]
-    """Where each bundle is; None while it is nowhere."""
+    """The machine of each bundle; None if it has none."""
     carries: tuple[Resources, ...]
     why: str = ""
-    """What Ray says of its last attempt to place it."""
+    """Ray's report of its last attempt to place it."""
     being_placed: bool = False
-    """Whether Ray is looking for places now; not while it waits for room."""
+    """Whether Ray is placing it now, rather than waiting for room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +38,23 @@ class Observed:
     machines: tuple[Machine, ...]
     groups: Mapping[GroupId, Seen]
     available: Mapping[MachineId, Resources]
-    """What is free of each machine."""
+    """The free resources of each machine."""
     jobs: frozenset[JobId]
-    """Those that run."""
+    """The running jobs."""
     named: Mapping[JobId, str] = field(default_factory=dict)
-    """The virtual clusters that Ray's job server was told for those of them that it started."""
+    """The virtual cluster in the metadata of those jobs that Ray's job server started."""
     in_use: frozenset[GroupId] = frozenset()
-    """The placement groups that something runs in."""
+    """The placement groups with running work."""
     wanted: Mapping[GroupId, Resources] = field(default_factory=dict)
-    """The placement groups that something waits for, and the largest that does."""
+    """The placement groups that work waits for, each with the largest demands."""
 
 
 Shown = Mapping[GroupId, Mapping[int, tuple[MachineId, Resources]]]
-"""Where the bundles of placement groups are, by their index, as the machines themselves say."""
+"""The machine and the resources of each group's bundles by index, as the machines report them."""
 
 
 def clear(shown: Shown, known: Mapping[GroupId, int]) -> dict[GroupId, Seen]:
-    """The known groups of which machines show all bundles, in their view of 0.1 s ago."""
+    """The known groups whose bundles are all in the machines' reports, which are 0.1 s old."""
     return {
         id: seen_on(id, bundles)
         for id, bundles in shown.items()
@@ -65,7 +65,7 @@ def clear(shown: Shown, known: Mapping[GroupId, int]) -> dict[GroupId, Seen]:
 def seen_on(
     id: GroupId, bundles: Mapping[int, tuple[MachineId, Resources]], name: str = ""
 ) -> Seen:
-    """A placement group as the machines show it, which do not show what is nowhere."""
+    """A placed group, from the machines' reports, which omit bundles without a place."""
     there = [bundles[index] for index in sorted(bundles)]
     return Seen(
         id=id,
@@ -77,7 +77,7 @@ def seen_on(
 
 
 class RayControl(Protocol):
-    """Ray's control plane; OSError or FabricError where it does not answer."""
+    """Ray's control plane. Calls raise OSError or FabricError if it does not answer."""
 
     async def create(
         self,
@@ -87,25 +87,25 @@ class RayControl(Protocol):
         timeout_s: float,
         /,
     ) -> bool:
-        """Ask for a group, if it is new, and wait for its places; False if it has none by then."""
+        """Request a group, if it is new, and wait until it is placed; False after `timeout_s`."""
 
     async def look(self, id: GroupId, /) -> Seen | None:
-        """What has become of a placement group; None if there is none."""
+        """A placement group as it is now; None if there is none."""
 
     async def remove(self, id: GroupId, /) -> None:
-        """Remove a placement group, and what runs in it; one that is gone is no error."""
+        """Remove a placement group and end its work; a missing group is no error."""
 
     async def available(self) -> Mapping[MachineId, Resources]:
-        """What Ray takes to be free on each machine."""
+        """What Ray considers free on each machine."""
 
     async def dead(self, actors: Collection[str], /) -> frozenset[str]:
-        """Which of these actors have ended, or were never there."""
+        """Those of these actors that have ended or never existed."""
 
     async def over(self, processes: Collection[ProcessId], /) -> frozenset[ProcessId]:
-        """Which of these processes have ended, or were never there."""
+        """Those of these processes that have ended or never existed."""
 
     async def bury(self) -> Sequence[MachineId]:
-        """Tell Ray of machines that are there, but whose raylet is not; says which."""
+        """Report machines without a raylet to Ray as dead; return them."""
 
     async def running(self, jobs: Collection[JobId], /) -> Sequence[Running]:
         """The actors and tasks of these jobs that run now, as far as Ray reports them."""
@@ -115,7 +115,6 @@ class RayControl(Protocol):
     ) -> Observed:
         """Look at the whole cluster.
 
-        Finds the placement groups in `known` (id to number of bundles) and all that have a place.
-        Unknown ones that wait are found with `everything`, which takes longer with every group
-        that there ever was.
+        Finds the placement groups in `known` (id to number of bundles) and all placed ones;
+        with `everything` also unknown waiting ones, which takes longer with every group ever made.
         """

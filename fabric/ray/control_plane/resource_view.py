@@ -1,7 +1,4 @@
-"""Ray's accounts of resources, read: bundles on a machine, what is free of it, what work asks for.
-
-It has no Ray: Ray's messages come in, our records go out.
-"""
+"""Parses Ray's messages about resources, without Ray: a machine's bundles, work's demands."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from ...core.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class MachineView:
-    """What a machine says of itself."""
+    """A machine's report about itself."""
 
     machine: MachineId
     available: Resources
     bundles: Mapping[tuple[GroupId, int], Resources]
-    """What of each bundle is here."""
+    """The resources of each bundle on this machine."""
     in_use: frozenset[GroupId]
-    """The placement groups that something runs in here."""
+    """The placement groups with running work on this machine."""
 
 
 def view_of(usage: Any) -> MachineView:
-    """What a machine says of itself, from Ray's `ResourcesData`.
+    """Parse a machine's report, Ray's `ResourcesData`.
 
-    It has `CPU_group_<index>_<id>` for the CPUs of a bundle, `CPU_group_<id>` for those of all its
-    bundles of that group, and `bundle_group_<index>_<id>`, of which all that runs there takes some.
+    It has `CPU_group_<index>_<id>` for the CPUs of a bundle, `CPU_group_<id>` for those of all the
+    group's bundles there, and `bundle_group_<index>_<id>`, of which all work there takes a part.
     """
     plain: list[str] = []
     bundles: dict[tuple[GroupId, int], dict[str, float]] = {}
@@ -56,7 +53,7 @@ def view_of(usage: Any) -> MachineView:
 
 @lru_cache(maxsize=2**17)
 def parsed(name: str) -> tuple[str, GroupId | None, int | None]:
-    """The resource that a name is for, its placement group, and the index of its bundle there."""
+    """The resource in a name, its placement group, and the bundle's index there."""
     resource, of, where = name.rpartition("_group_")
     if not of:
         return name, None, None
@@ -65,7 +62,7 @@ def parsed(name: str) -> tuple[str, GroupId | None, int | None]:
 
 
 def offered(resources: Mapping[str, float]) -> Resources:
-    """What a machine offers to all work, without what Ray counts for itself and for groups."""
+    """What a machine offers to all work, without Ray's own resources and those of groups."""
     return Resources.of(
         {
             name: max(0.0, amount)
@@ -78,9 +75,9 @@ def offered(resources: Mapping[str, float]) -> Resources:
 
 
 def held(required: Mapping[str, float]) -> tuple[Resources, GroupId | None]:
-    """What work holds, and of which placement group.
+    """The resources that work holds, and their placement group.
 
-    Ray asks for `CPU_group_1_<id>` and `CPU_group_<id>` where work said one CPU in bundle 1.
+    For one CPU in bundle 1, Ray demands `CPU_group_1_<id>` and `CPU_group_<id>`.
     """
     plain, held_of = offered(required), None
     for name, amount in required.items():

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 SMALL_ANSWER = 95_000
-"""Bytes up to which an answer comes without the object store: Ray moves 100 KB at most so."""
+"""The largest answer, in bytes, that bypasses the object store; Ray's own limit is 100 KB."""
 
 
 def as_actor(cls: type[Any]) -> Any:
-    """The class as a class of Ray's actors, which answers packed calls."""
+    """Make the class a Ray actor class that answers packed calls."""
     import ray
 
     return ray.remote(_hosted(cls))
@@ -22,13 +22,11 @@ def as_actor(cls: type[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Referred:
-    """Stands for an argument that Ray fetches."""
-
     number: int
 
 
 def packed(method: str, args: Sequence[Any]) -> tuple[Any, ...]:
-    """A call as one argument, and the references in it: Ray is slow to pickle each by itself."""
+    """A call as one argument, followed by its references: Ray is slow to pickle each argument."""
     from ray import ObjectRef
 
     references = [arg for arg in args if isinstance(arg, ObjectRef)]
@@ -53,13 +51,13 @@ def _pickled(value: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """An answer that is left to Ray: it is large, or plain pickle refuses it."""
+    """An answer that Ray pickles: it is large, or plain pickle refuses it."""
 
     answer: Any
 
 
 def _packed_answer(answer: Any) -> bytes | _Whole:
-    """A small answer as bytes, which Ray sends as they are."""
+    """A small answer as bytes, which Ray sends unchanged."""
     arrays: list[pickle.PickleBuffer] = []
     try:
         rest = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
@@ -72,7 +70,7 @@ def _packed_answer(answer: Any) -> bytes | _Whole:
 
 
 def unpacked(answer: bytes | _Whole) -> Any:
-    """An answer as the method gave it."""
+    """The answer as the method returned it."""
     if isinstance(answer, _Whole):
         return answer.answer
     rest, contents = pickle.loads(answer)
@@ -80,10 +78,10 @@ def unpacked(answer: bytes | _Whole) -> Any:
 
 
 def _hosted(cls: type[Any]) -> type[Any]:
-    """The class with one method more, which makes a packed call.
+    """The class with an extra method that makes a packed call.
 
-    What a worker holds once it is made, it holds to its end, so `freeze` hides it from the garbage
-    collector, which Ray runs now and then and which stops a worker with PyTorch for 0.1 s.
+    `freeze` hides a worker's lasting objects from the garbage collector: Ray's collections would
+    stop a worker with PyTorch for 0.1 s.
     """
 
     def __init__(self: Any, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""RayGroup: a placement group of Ray's that ends with this process, and the workers on it."""
+"""RayGroup: a placement group of Ray that ends with this process, and the workers on it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RayGroup:
 
 
 def is_taken(name: str) -> bool:
-    """Whether a placement group has this name already."""
+    """Whether a placement group already has this name."""
     from ray.util import get_placement_group
 
     try:
@@ -119,7 +119,7 @@ def is_taken(name: str) -> bool:
 
 
 def _is_too_large(bundles: Iterable[Mapping[str, float]]) -> bool:
-    """Whether a bundle fits no machine, even an idle one: Ray 2.53 and older do not say so."""
+    """Whether a bundle fits no machine, even an idle one: Ray 2.53 and older do not report it."""
     machines = [each["Resources"] for each in private_ray.node_table() if each["Alive"]]
     return any(
         all(any(amount > has.get(name, 0.0) for name, amount in bundle.items()) for has in machines)
@@ -128,7 +128,7 @@ def _is_too_large(bundles: Iterable[Mapping[str, float]]) -> bool:
 
 
 class RayWorker:
-    """An actor and the calls that it has not answered yet."""
+    """An actor and its unanswered calls."""
 
     def __init__(
         self, name: str, vnode: VNode, actor: Any, forget: Callable[[RayWorker], None]
@@ -181,7 +181,7 @@ class RayWorker:
     def _settle(
         self, answer: Future[Any], *, result: Any = None, error: FabricError | None = None
     ) -> None:
-        """Answer a call once: a kill and Ray may both know its end."""
+        """Answer a call once: a kill and Ray may both report its end."""
         with self._lock:
             if answer not in self._open:
                 return

@@ -1,1 +1,1 @@
-"""Describes virtual clusters and jobs, as the manager's documents have them, to people."""
+"""Describes virtual clusters and jobs in words and tables, from the manager's documents."""

@@ -27,13 +27,13 @@ from .words import (
 )
 
 EVENTS = 20
-"""How much of the history `explain` prints; `--json` gives all."""
+"""How many events `explain` prints; `--json` prints all."""
 
 
 def sentences(document: Document, name: str, history: Sequence[Document], now: float) -> list[str]:
     """Why a virtual cluster is in its state, what it waits for, and what would help.
 
-    NoSuchCluster, unless the history knows how it ended.
+    NoSuchCluster, unless the history or the head's record says how it ended.
     """
     view = View(document, now)
     last = ending(history, name)
@@ -207,7 +207,7 @@ def _help(view: View, cluster: Document, lacks: Resources) -> str:
 
 
 def _others(view: View, cluster: Document, lacks: Resources) -> str:
-    """Which others beside it hold what it lacks, the largest first."""
+    """The siblings that hold what it lacks, in words, the largest first."""
     names = {name for name, _ in lacks.units}
     held = {
         each["id"]: Resources.of(each["total"]).only(names)
@@ -226,7 +226,7 @@ def _others(view: View, cluster: Document, lacks: Resources) -> str:
 
 
 def _in_vain(history: Sequence[Document], name: str) -> bool:
-    """Whether the last one of that name was never let in, as far as the history says."""
+    """Whether the last virtual cluster with that name was never admitted, by the history."""
     events = [event["event"] for event in history if event["cluster"] == name]
     last = events[::-1].index("asked") if "asked" in events else len(events)
     return last < len(events) and "admitted" not in events[len(events) - last :]
@@ -235,7 +235,7 @@ def _in_vain(history: Sequence[Document], name: str) -> bool:
 def explained(
     said: Sequence[str], history: Sequence[Document], name: str | None, now: float
 ) -> RenderableType:
-    """The sentences, and below them what has happened to the virtual cluster, oldest first."""
+    """The sentences, followed by the virtual cluster's history, oldest first."""
     told = [event for event in history if event["cluster"] == name]
     if not told:
         return Group(*said)

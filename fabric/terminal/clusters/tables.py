@@ -1,4 +1,4 @@
-"""What `list` and `show` print: all virtual clusters or jobs as a table, one of them in detail."""
+"""The output of `list` and `show`: all virtual clusters or jobs as a table, or one in detail."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 MOST_GONE = 20
-"""How many lost virtual clusters are listed; `--json` gives all."""
+"""How many lost virtual clusters are listed; `--json` lists all."""
 
 
 # -- virtual clusters -----------------------------------------------------------------------------
 
 
 def cluster_table(document: Document, now: float) -> RenderableType:
-    """A line for each virtual cluster."""
+    """A table with a row for each virtual cluster."""
     view = View(document, now)
     if not view.clusters:
         return Text(NO_CLUSTERS)
@@ -67,7 +67,7 @@ def cluster_table(document: Document, now: float) -> RenderableType:
 
 
 def gone_with_head(document: Document, now: float) -> list[str]:
-    """What a new head has lost, a line each; nothing if it has lost nothing."""
+    """The virtual clusters that a new head has lost, a line each; empty if there are none."""
     head = document.get("head")
     if not head or not head["gone"]:
         return []
@@ -155,7 +155,7 @@ def _end(cluster: Document) -> str:
 
 
 def job_table(jobs: Sequence[Job], now: float) -> RenderableType:
-    """A line for each job."""
+    """A table with a row for each job."""
     if not jobs:
         return Text("no jobs; `fedpilot job submit` makes one")
     shown = ruled("id", "status", "holds", "virtual cluster", "started", wraps="command")
@@ -178,10 +178,10 @@ def job_table(jobs: Sequence[Job], now: float) -> RenderableType:
 def job_details(
     job: Job, document: Document, history: Sequence[Document], now: float
 ) -> RenderableType:
-    """All that is known of one job, and of its virtual cluster."""
+    """All that is known of one job and its virtual cluster."""
     facts = named()
     facts.add_row("command", Text(job.entrypoint))
-    if job.message and job.status != "WAITING":  # its virtual cluster says it below
+    if job.message and job.status != "WAITING":  # the virtual cluster's part repeats it
         facts.add_row("message", Text(short(job.message)))
     if job.started:
         facts.add_row("started", ago(job.started, now))

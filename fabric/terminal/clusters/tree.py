@@ -1,7 +1,4 @@
-"""The picture of `tree`: what the machines have, which virtual clusters hold it, and which wait.
-
-It is drawn from a document (`manager/snapshot.py`) and the time.
-"""
+"""The picture of `tree`: what the machines have, which virtual clusters hold it, and which wait."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from .words import (
 
 PALETTE = ("blue", "magenta", "cyan", "bright_blue", "bright_magenta", "bright_cyan")
 OTHERS = "bright_black"
-"""The colour of what runs on Ray without us."""
+"""The colour of `default`."""
 USED, INSIDE, IDLE, FREE = "█", "▒", "░", "·"
 BAR, SHORT_BAR = 32, 16
 MOST_MACHINES, MOST_VNODES = 8, 6
@@ -56,7 +53,6 @@ def picture(document: Document, now: float) -> RenderableType:
 
 
 def _machines(view: View) -> RenderableType:
-    """What the machines have, together and each."""
     have, free = view.told(view.total()).to_ray(), view.free().to_ray()
     head = Text.assemble(("Ray cluster", "bold"), f" of {counted(len(view.machines), 'machine')}")
     table = bare()
@@ -81,14 +77,14 @@ def _machines(view: View) -> RenderableType:
 
 
 def _part(share: float, width: int) -> int:
-    """How much of a bar a share fills: something if there is something, all only if it is all."""
+    """How much of a bar a share fills: at least one cell if above 0, all cells only if 1."""
     if share <= 0:
         return 0
     return width if share >= 1 else min(width - 1, max(1, round(share * width)))
 
 
 class _Strip:
-    """Lays virtual clusters side by side on the bar of the Ray cluster."""
+    """Places virtual clusters side by side on the bar of the Ray cluster."""
 
     def __init__(self, view: View, scales: Sequence[str], width: int) -> None:
         self._view, self._scales, self._width = view, scales, width
@@ -100,7 +96,6 @@ class _Strip:
         self._colours: dict[str, str] = {DEFAULT: OTHERS}
 
     def root(self) -> Text:
-        """The line of the Ray cluster."""
         line = Text().append("Ray cluster".ljust(self._name + self._state), "bold")
         have = self._view.total()
         for scale in self._scales:
@@ -109,7 +104,6 @@ class _Strip:
         return line
 
     def grow(self, tree: Tree, parent: str, depth: int, starts: Mapping[str, int] = {}) -> None:
-        """Add all that is inside a virtual cluster."""
         at = {scale: starts.get(scale, 0) for scale in self._scales}
         for cluster in self._view.holders(parent):
             id = cluster["id"]
@@ -140,7 +134,7 @@ class _Strip:
         return line + state
 
     def _bar(self, id: str, scale: str, start: int, parts: Sequence[tuple[str, int]]) -> Text:
-        """Those inside come first, so that they can lie below them."""
+        """Draw a bar; the part of nested clusters comes first, so that theirs can lie below it."""
         have, at = self._view.total()[scale] or 1, start
         first = min(round(at / have * self._width), self._width - 1)
         bar = Text()
@@ -149,13 +143,12 @@ class _Strip:
             at += units
             until = round(at / have * self._width) if units else 0
             bar.append(mark * max(0, until - len(bar)), self._colours[id])
-        if at > start and len(bar) == first:  # too little to be seen
+        if at > start and len(bar) == first:  # too small to be visible
             bar.append(max(parts, key=lambda part: part[1])[0], self._colours[id])
         bar.append(FREE * (self._width - len(bar)) + "  ", "bright_black")
         return bar
 
     def _details(self, cluster: Document) -> Iterator[Text]:
-        """The smaller print below a line."""
         view, now = self._view, self._view.now
         if cluster["reason"]:
             yield Text(short(cluster["reason"]), status(cluster).style)
@@ -189,7 +182,6 @@ class _Strip:
 
 
 def _legend(view: View) -> Text:
-    """Only the marks that are there."""
     held = view.holders(ROOT)
     idle = any(cluster["available"] for cluster in view.clusters)
     marks = [

@@ -1,4 +1,4 @@
-"""View: questions to the documents of the manager."""
+"""View: answers questions about the manager's documents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class View:
         self.document, self.now = document, now
         self.machines: Sequence[Document] = document["machines"]
         self.inside: dict[str, list[Document]] = {}
-        """The virtual clusters by what they are in."""
+        """The virtual clusters by parent."""
         for cluster in document["clusters"]:
             self.inside.setdefault(cluster["parent"], []).append(cluster)
 
     @property
     def clusters(self) -> Sequence[Document]:
-        """All virtual clusters, each followed by what is inside it."""
+        """All virtual clusters, each followed by those inside it."""
         return list(self._below(ROOT))
 
     def _below(self, parent: str) -> Iterator[Document]:
@@ -37,7 +37,7 @@ class View:
             yield from self._below(cluster["id"])
 
     def holders(self, parent: str) -> list[Document]:
-        """Those inside a virtual cluster that have places; what runs without us comes last."""
+        """The virtual clusters inside `parent` that have places; `default` comes last."""
         found = [
             c
             for c in self.inside.get(parent, ())
@@ -46,16 +46,15 @@ class View:
         return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
 
     def queue(self, parent: str) -> list[Document]:
-        """The queue of a virtual cluster: which wait for places inside it."""
+        """The virtual clusters that wait for places inside `parent`, in queue order."""
         found = [c for c in self.inside.get(parent, ()) if c["state"] == WAITING]
         return sorted(found, key=lambda cluster: cluster["position"] or len(found))
 
     def total(self) -> Resources:
-        """What all machines have."""
         return Resources.total(Resources.of(machine["total"]) for machine in self.machines)
 
     def told(self, amounts: Resources) -> Resources:
-        """These amounts, without memory where no virtual cluster holds or asks for any."""
+        """The amounts, without memory if no virtual cluster holds or requests any."""
         if any(Resources.of(c["total"])["memory"] or wanted(c)["memory"] for c in self.shared):
             return amounts
         return amounts.without({"memory"})
@@ -66,12 +65,12 @@ class View:
         return [c for c in self.document["clusters"] if c["id"] != DEFAULT]
 
     def free(self, parent: str = ROOT) -> Resources:
-        """What is free of the Ray cluster, or of what a virtual cluster holds."""
+        """What is free in the Ray cluster, or in what a virtual cluster holds."""
         places = self.machines if parent == ROOT else [find(self.document, parent)]
         return Resources.total(Resources.of(place["available"]) for place in places)
 
     def machine(self, id: str) -> str:
-        """Its host name, and its id too where two have the same."""
+        """A machine's host name, and its id if two machines share the name."""
         hosts = Counter(machine["hostname"] for machine in self.machines)
         names = {machine["id"]: machine["hostname"] for machine in self.machines}
         if id not in names:
@@ -87,6 +86,6 @@ def wanted(cluster: Document) -> Resources:
 
 
 def ending(history: Sequence[Document], name: str) -> Document | None:
-    """How the last one of that name ended; None if the history does not say."""
+    """The end of the last virtual cluster with that name; None if the history has none."""
     told = [event for event in history if event["cluster"] == name]
     return told[-1] if told and told[-1]["event"] == ENDED else None

@@ -1,7 +1,4 @@
-"""How amounts, times and virtual clusters are put into words, the same in pictures and sentences.
-
-Amounts have the names that Ray has for them, memory in GiB.
-"""
+"""Puts amounts, times and virtual clusters into words; amounts have Ray's names, memory in GiB."""
 
 from __future__ import annotations
 
@@ -19,20 +16,19 @@ from .view import Document
 
 NO_CLUSTERS = "no virtual clusters; `fedpilot cluster create` makes one"
 EVERYTHING_ELSE = "what runs on Ray outside all virtual clusters"
-"""What stands behind the virtual cluster `default`."""
+"""The meaning of the virtual cluster `default`."""
 GIB = 2**30
 FLEXIBLE = re.compile(r"@([0-9a-f]{8})[0-9a-f]{24,}")
-"""A flexible vnode is named after its machine, whose id is long."""
+"""The end of a flexible vnode's name, which is the long id of its machine."""
 
 
 def amounts(found: Resources | Mapping[str, float]) -> str:
-    """Amounts as one reads them: CPU and GPU first, memory last."""
+    """Amounts in reading order: CPU and GPU first, memory last."""
     named = found.to_ray() if isinstance(found, Resources) else found
     return ", ".join(amount(name, named[name]) for name in ordered(named)) or "nothing"
 
 
 def amount(name: str, value: float) -> str:
-    """One amount."""
     return f"{figure(name, value)} {'GiB ' if name == 'memory' else ''}{name}"
 
 
@@ -45,18 +41,18 @@ def figure(name: str, value: float) -> str:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Names of resources in the order in which amounts are read."""
+    """Names of resources in reading order."""
     ranks = {"CPU": 0, "GPU": 1, "memory": 3}
     return sorted(names, key=lambda name: (ranks.get(name, 2), name))
 
 
 def parent_name(parent: str) -> str:
-    """What a virtual cluster is inside of."""
+    """The parent of a virtual cluster, in words."""
     return "the Ray cluster" if parent == ROOT else parent
 
 
 def short(text: str) -> str:
-    """A text with the names of vnodes as short as they can be told apart."""
+    """A text with the machine ids in vnodes' names cut to 8 digits."""
     return FLEXIBLE.sub(r"@\1", text)
 
 
@@ -66,7 +62,7 @@ def asked_for(cluster: Document) -> str:
 
 
 def status(cluster: Document) -> Text:
-    """The state, with its mark and colour, and its place in the queue."""
+    """The state with its mark, its colour and the position in the queue."""
     state, position = cluster["state"], cluster["position"]
     where = f", {ordinal(position)}" if position else ""
     return marked(CLUSTERS, state, where)
@@ -82,7 +78,7 @@ def holding(cluster: Document) -> str:
 
 
 def loans(cluster: Document, now: float) -> Iterator[tuple[Resources, str]]:
-    """What is borrowed and when it goes back, the first due first."""
+    """The loans by the time when they are due, the first due first."""
     due: dict[str, tuple[float, Resources]] = {}
     for node in cluster["nodes"]:
         for loan in node["loans"]:
@@ -95,7 +91,7 @@ def loans(cluster: Document, now: float) -> Iterator[tuple[Resources, str]]:
 
 
 def work(cluster: Document) -> str:
-    """How much runs inside it and how much waits; empty if there is none."""
+    """How much work runs inside it and how much waits; empty if there is none."""
     counts = cluster.get("work", {})
     words = {
         "placed": "running",
@@ -106,10 +102,10 @@ def work(cluster: Document) -> str:
 
 
 def outside(cluster: Document) -> list[Text]:
-    """A line for each thing that belongs to it and runs where it should not be."""
+    """A line for each actor or task of its jobs that runs outside it."""
     return [Text(f"outside of it: {escape}", "red") for escape in cluster.get("escapes", ())]
 
 
 def time_left(cluster: Document, now: float) -> str:
-    """How long it will still wait for its places; it has a deadline."""
+    """How long it still waits for its places, if it has a deadline."""
     return duration(cluster["deadline"] - now)
