@@ -160,7 +160,6 @@ class SiteAgent:
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
     async def _serve(self) -> None:
-        """Run the agent's tasks concurrently until one ends."""
         looked = asyncio.Event()
 
         def changed(before: Look, now: Look) -> None:
@@ -230,7 +229,6 @@ class SiteAgent:
                 self._session.leave()
 
     async def _keep_tidy(self) -> None:
-        """Remove old runs' folders and old models."""
         while True:
             now, keep_s = self._wall_clock(), self._settings.keep_s
             try:

@@ -215,10 +215,7 @@ class MediatorClient:
             )
 
     def ask_run(self, run: str, question: Payload) -> Payload:
-        """Ask a run in progress about a VirtualNode. QuestionFailed.
-
-        Question and answer may hold tensors as large as models.
-        """
+        """Ask a run in progress about a VirtualNode, with tensors both ways. QuestionFailed."""
         with tempfile.TemporaryDirectory(prefix="fedpilot-") as made:
             folder = Path(made)
             header, blob = write(question, folder)

@@ -240,7 +240,6 @@ def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "
 
 
 def _cause(said: str) -> str:
-    """Extract gRPC's reason for a failed connection."""
     said = said.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
     if _of_trust(said):
         return (
@@ -251,5 +250,4 @@ def _cause(said: str) -> str:
 
 
 def _of_trust(said: str) -> bool:
-    """Whether a connection failed because of certificates."""
     return "handshak" in said.lower() or "certificate" in said.lower()

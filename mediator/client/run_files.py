@@ -58,10 +58,7 @@ def fetch_run(
     to: Path,
     tell: Callable[[PurePosixPath, int], None] = lambda place, size: None,
 ) -> list[PurePosixPath]:
-    """Fetch all files of a run, each atomically, and return their paths.
-
-    BadRequest unless the folder is new or empty.
-    """
+    """Fetch a run's files, each atomically; BadRequest unless the folder is new or empty."""
     files = client.list_files(run)
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):

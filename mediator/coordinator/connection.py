@@ -234,7 +234,6 @@ class MediatorConnection:
             self._listening[site] = notify
 
     def _live(self) -> None:
-        """Report, in a thread of its own, that this process lives."""
         while not self._closed.wait(ALIVE_S) and not self._over:
             with suppress(queue.Full):  # a full queue proves as much
                 self._outgoing.put_nowait(pb.FromCoordinator(alive=pb.Alive()))
@@ -248,7 +247,6 @@ class MediatorConnection:
     # -- what comes -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read the conversation, in a thread of its own."""
         reason = "the mediator ended it"
         try:
             for message in self._call:

@@ -193,10 +193,7 @@ class Requester(Generic[Key, Message, Reply]):
     def ask(
         self, key: Key, message: Message | None
     ) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """Ask for the first time, or again: SEND, DELIVER or NOTHING.
-
-        Without a message, ask for the reply to an earlier request.
-        """
+        """Ask, or ask again (without a message: for an earlier reply): SEND, DELIVER or NOTHING."""
         self._released.pop(key, None)
         request = self.open.get(key) or OpenRequest(key)
         request.message = request.message or message

@@ -67,10 +67,7 @@ def next_start(deaths: Sequence[Death], settings: RestartSettings) -> Restart | 
 def pause_before_restart(
     deaths: Sequence[float], now: float, settings: RestartSettings
 ) -> float | None:
-    """Seconds to wait before the next restart, or None if the budget is used up.
-
-    `deaths` are the times of all deaths so far.
-    """
+    """Seconds before the next restart after all `deaths`, or None if the budget is used up."""
     recent = [at for at in deaths if at > now - settings.window_s]
     if len(recent) > settings.most:
         return None

@@ -97,10 +97,7 @@ class FederationMediator:
         return outcome.promises
 
     def close(self) -> None:
-        """Release everything at every site; may be called twice.
-
-        What an unreachable site holds ends with its lease.
-        """
+        """Release all sites; an unreachable site's lease ends its part. May be called twice."""
         self._request = self._started = None
         self.membership.end()
         releasing: list[Future[None]] = []
@@ -115,10 +112,7 @@ class FederationMediator:
     # -- the workload -----------------------------------------------------------------------------
 
     def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
-        """Check the workload at every site, then start it everywhere.
-
-        Goes on without sites lost meanwhile, if enough remain.
-        """
+        """Check the workload at every site, then start it; lost sites may be left out."""
         self._started = workload, specs, notify
         sites, membership = self._sites, self.membership
         there = [site for site in specs if site in membership.promises]

@@ -1,7 +1,4 @@
-"""Reserves a gang: carries the core's two-phase conversation to the sites.
-
-A site that does not answer counts as refusing.
-"""
+"""Reserves a gang: carries the core's two phases to the sites; no answer counts as a refusal."""
 
 from __future__ import annotations
 

@@ -183,10 +183,7 @@ class SiteMembership:
     def give_up(
         self, site: str, error: SiteUnreachable | AnswerUnreadable, *, round_number: int = 0
     ) -> None:
-        """Go on without a site that failed with this error.
-
-        For good if its answers cannot be trusted or its runners died too often.
-        """
+        """Go on without a failed site: for good after untrusted answers or too many deaths."""
         if isinstance(error, RunnersSpent):
             self._spent[site] = error.reason
         if isinstance(error, SiteUnreachable):
@@ -271,5 +268,4 @@ class SiteMembership:
         return [SiteCapacity(p.site, p.vnodes) for p in self.promises.values()]
 
     def _open_capacities(self) -> list[SiteCapacity]:
-        """The capacities of sites that may get new clients."""
         return [each for each in self._capacities() if each.name not in self._left_alone]

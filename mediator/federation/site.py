@@ -1,7 +1,4 @@
-"""Site: one Ray cluster of a federation, and its gang request.
-
-Slow calls return futures, so that sites work concurrently.
-"""
+"""Site: one Ray cluster of a federation. Slow calls return futures, so sites work concurrently."""
 
 from __future__ import annotations
 

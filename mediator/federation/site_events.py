@@ -33,10 +33,7 @@ class SiteEvents:
             hear(site, payload)
 
     def notifier(self, site: str, notify: Notify) -> Notify:
-        """Make a site's callback, which passes events to `notify`, then to the listeners.
-
-        It overwrites the site's name in the event.
-        """
+        """Make a site's callback: sets the site's name in events, then notifies all."""
 
         def told(payload: Payload) -> None:
             name = {"site": site}

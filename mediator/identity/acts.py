@@ -65,10 +65,7 @@ def record(folder: Path, act: LocalAct) -> None:
 
 
 def acts_of(folder: Path, last: int) -> tuple[LocalAct, ...]:
-    """The last acts in a folder, oldest first; IdentityError for a damaged file.
-
-    An unfinished last line is skipped.
-    """
+    """The last acts, oldest first, without an unfinished line; IdentityError for a damaged file."""
     try:
         text = (folder / ACTS).read_bytes()
     except FileNotFoundError:

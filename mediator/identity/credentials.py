@@ -37,10 +37,7 @@ class Credentials:
     def checked(
         cls, authority: str, certificate: str, key: str, where: str = "what was given"
     ) -> Credentials:
-        """Check that the parts belong together; IdentityError, which mentions `where`, if not.
-
-        `identity.check(now)` checks the dates.
-        """
+        """Check that the parts belong together, but no dates; IdentityError mentions `where`."""
         signer = read_certificate(authority, f"{AUTHORITY} of {where}")
         found = read_certificate(certificate, f"{CERTIFICATE} of {where}")
         held = read_key(key, f"{KEY} of {where}")

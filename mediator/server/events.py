@@ -31,10 +31,7 @@ class EventLog:
     _news: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
 
     async def append(self, run: str, event_json: str) -> None:
-        """Store an event as it was written, then wake the followers. StoreError.
-
-        While the store is away, the event is kept in memory.
-        """
+        """Store an event, or keep it while the store is away; wake the followers. StoreError."""
         store = self._database.store
         await self._database.accept(store.append_event, run, event_json, now=self._clock())
         self.wake(run)

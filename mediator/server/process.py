@@ -261,7 +261,6 @@ class Mediator:
 
 
 def _places(settings: ServerSettings) -> Places:
-    """The connections for which this process has descriptors."""
     may, wanted = descriptors(), settings.connections
     fits = fitting(may, wanted, settings.strangers)
     if fits.connections < wanted:

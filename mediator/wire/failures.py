@@ -107,7 +107,6 @@ def _is_ours(cls: type) -> bool:
 
 
 def _name_of(cls: type) -> str:
-    """A class's name on the wire: `module:name`."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     return NAMED.get(path) or f"{NAMED.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
 

@@ -216,7 +216,6 @@ def _places(text: bytes, space: int) -> dict[str, tuple[np.dtype[Any], tuple[int
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
-    """Parse one tensor's type, shape and offsets. BadPayload."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
@@ -302,5 +301,4 @@ def _known() -> str:
 
 
 def _excerpt(found: Any) -> str:
-    """Shorten an untrusted value for an error."""
     return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

@@ -210,7 +210,6 @@ class OrderExecutor:
         await self._answer(held, answer)
 
     async def _done(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
-        """Route an order to a command or a runner, and wait for its answer."""
         check_order(order)
         if (order.verb == "command") != (held.run == COMMANDS):
             raise BadMessage(f"the verb {order.verb} does not go with the run {held.run!r}")
@@ -317,10 +316,7 @@ class OrderExecutor:
     # -- answers ----------------------------------------------------------------------------------
 
     async def _answer(self, held: HeldOrder, answer: pb.Answer, *, again: bool = False) -> None:
-        """Upload the answer's blob, then send the answer in this session or the next.
-
-        `again`: the blob was uploaded and booked before.
-        """
+        """Upload the answer's blob, if not booked `again`, then send the answer once possible."""
         try:
             if (blob := blob_of(answer.done.blob)) is not None and again:
                 await self._transfers.bring_again(held.id, blob)

@@ -64,8 +64,6 @@ class RunBlobs:
 
 @dataclass(slots=True)
 class _Kept:
-    """One order's pinned blobs."""
-
     pins: list[str] = field(default_factory=list)
     brought: str = ""
     """Digest of the answer's blob, from its booking until the answer is taken."""

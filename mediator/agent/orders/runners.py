@@ -158,10 +158,7 @@ class Runners:
         )
 
     async def adopt(self) -> tuple[RunId, ...]:
-        """Connect to all living runners of the home folder.
-
-        Ends those with outdated settings and kills those that do not answer.
-        """
+        """Connect to the home's runners; end outdated ones and kill those that do not answer."""
         ending = []
         for run, folder in self._home.run_folders().items():
             try:
@@ -351,7 +348,7 @@ class Runners:
             self._ended(run, live.why.reason)
 
     async def _reap(self, child: RunnerProcess) -> None:
-        """Reap a child: its lock is free a moment before its process can be reaped."""
+        """Reap a child, whose lock is free a moment before."""
         deadline = self._clock() + self._settings.runner_end_s
         while child.pid is not None and self._clock() < deadline:
             await asyncio.sleep(POLL_S)

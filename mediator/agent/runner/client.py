@@ -103,10 +103,7 @@ class RunnerClient:
         return self._held.result()
 
     async def ask(self, order: pb.Order) -> pb.Answer:
-        """Have the runner execute an order, once per key, and return its answer.
-
-        BadMessage if the order is too large for a message.
-        """
+        """Have the runner execute an order, once per key. BadMessage if it is too large."""
         if (size := order.ByteSize()) > LARGEST_ORDER:
             raise BadMessage(f"an order of {size} bytes, over {LARGEST_ORDER}")
         return await self._answer_to(order.id.key, order)

@@ -45,10 +45,7 @@ T = TypeVar("T")
 
 
 class OrderTensors:
-    """The blobs of orders to runners; thread-safe.
-
-    Tensors sent to several sites in a row are written and hashed once.
-    """
+    """The blobs of orders; tensors sent to several sites in a row are written once. Thread-safe."""
 
     def __init__(self, keeping: Keeping) -> None:
         self.keeping = keeping
@@ -175,7 +172,6 @@ class RunnerLink:
     # -- within the thread --------------------------------------------------------------------
 
     async def _begun(self, process: RunnerProcess) -> _Life:
-        """Begin to connect to a new runner."""
         connecting = asyncio.create_task(
             RunnerClient.connect(process.folder, on_event=self._happened, within_s=LISTENS_S)
         )

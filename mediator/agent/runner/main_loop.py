@@ -123,7 +123,7 @@ class Runner:
         self._server.promised(self._part.promise_s)
 
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
-        """Save an answer and send it; called from any thread."""
+        """Called from any thread."""
         try:
             done = self._keeping.keep(made.result())
         except BaseException as error:

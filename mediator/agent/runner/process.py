@@ -187,10 +187,7 @@ class RunnerProcess:
 
     @classmethod
     def find(cls, folder: Path) -> Self | None:
-        """The living runner of a folder, or None.
-
-        Kills a runner whose settings cannot be read, since no driver could use it.
-        """
+        """The living runner of a folder, or None; kills one whose settings cannot be read."""
         if not _is_held(folder):
             return None
         try:

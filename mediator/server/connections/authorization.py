@@ -129,10 +129,7 @@ class Guard:
     """When streams of results were last audited, oldest first."""
 
     def peer(self, context: Any) -> Peer:
-        """Identify the caller and count its call as open until it ends: call this once per call.
-
-        PeerRefused, TooManyCalls.
-        """
+        """Identify a call's caller, once, and count the call. PeerRefused, TooManyCalls."""
         peer = peer_of(context)
         if objection := self.objection(peer):
             raise PeerRefused(objection)

@@ -18,7 +18,6 @@ from ...identity.certificates import DAY_S, day
 from ..settings import ServerSettings
 
 NAME, ADMIN = "mediator", "admin"
-"""The names in the certificates of the server and of its first user."""
 DUE = 2 / 3
 """The part of the certificate's life after which a start renews it."""
 WARNED_S = 30 * DAY_S

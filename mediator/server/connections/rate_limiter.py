@@ -49,10 +49,7 @@ class OpenCalls:
 
 
 class LogPace(logging.Filter):
-    """Limits the rate of log lines of one kind; the next line says how many were left out.
-
-    A kind is one place in the code.
-    """
+    """Limits the log lines of one place in the code; the next line counts those left out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()

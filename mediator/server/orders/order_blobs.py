@@ -18,8 +18,6 @@ from ...wire.references import Keeping
 
 @dataclass(slots=True)
 class _Kept:
-    """The blobs of one order."""
-
     sent: str = ""
     """Digest of the blob that the order comes with."""
     brought: str = ""

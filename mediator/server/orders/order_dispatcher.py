@@ -337,7 +337,6 @@ class OrderDispatcher:
         self._attached.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
-        """End an order whose answer is not needed, so that the site may forget it."""
         effect, _ = entry.orders.release(id)
         self._let_go(entry, id)
         if effect is Effect.ACKNOWLEDGE:

@@ -42,7 +42,6 @@ class Coordinators:
     _attached: CoordinatorRegistry
     _accounting: TrafficAccounting
     _asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = field(default_factory=dict)
-    """Open questions by id."""
 
     async def session(self, messages: AsyncIterator[pb.FromCoordinator], context: Any) -> None:
         """Serve one coordinator until it ends."""

@@ -264,7 +264,6 @@ class Database:
 
 
 def _characters(args: tuple[Any, ...]) -> int:
-    """Count the characters of the texts to be written."""
     return sum(len(each) for each in args if isinstance(each, str))
 
 

@@ -90,8 +90,6 @@ class BlobStub:
 
 @dataclass(slots=True)
 class _Shared:
-    """A download with several waiting callers."""
-
     task: asyncio.Task[Path]
     waiting: int = 0
 
@@ -140,10 +138,7 @@ class BlobClient:
                 shared.task.cancel()
 
     async def upload(self, blob: Blob, *, run: str, key: str) -> None:
-        """Upload a blob of the store, for an order's answer.
-
-        TransferRefused, TransferFailed; BadBlob if the store lacks it.
-        """
+        """Upload an answer's blob. TransferRefused, TransferFailed; BadBlob if it is missing."""
         lock = self._uploads.setdefault(blob.digest, asyncio.Lock())
         async with lock:  # a second push of the same bytes would end the first one
             with self._store.pinned(blob.digest):

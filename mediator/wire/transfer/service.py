@@ -180,10 +180,7 @@ class BlobService:
         return pb.PushReply(size=part.size)
 
     def forget(self, run: str, *, site: str = "", key: str = "") -> None:
-        """Refuse further blobs of a run, or of its part at one site or one order.
-
-        Incomplete blobs are removed.
-        """
+        """Remove a run's incomplete blobs, of one site or order if given, and refuse more."""
         for each in [site] if site else list(self._offers):
             offers = self._offers.get(each, {})
             for offer in [o for o in offers.values() if o.run == run and key in ("", o.key)]:

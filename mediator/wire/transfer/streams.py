@@ -82,10 +82,7 @@ async def receive(
     settings: TransferSettings,
     room: StreamMemory,
 ) -> None:
-    """Append pieces to a part until the stream ends.
-
-    TimeoutError if a piece comes too late, BadPiece if it is not the next one.
-    """
+    """Append pieces to a part until the stream ends. TimeoutError for a late one, BadPiece."""
     loop = asyncio.get_running_loop()
     at, named = part.size, False
     writer = _Writer(part, room)
