@@ -25,10 +25,8 @@ from ..workload import Payload
 from .retrying_stub import ClientTimeouts, RetryingStub
 
 Document = Mapping[str, Any]
-"""A JSON object."""
 
 ENDED = frozenset({"finished", "failed", "stopped", "interrupted"})
-"""The statuses of ended runs."""
 SLOWEST_LINK = 50_000
 """Bytes per second, for the deadline of a file."""
 _MOST_AT_ONCE = 1_000

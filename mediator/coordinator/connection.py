@@ -82,10 +82,7 @@ class RunQuery:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The futures that wait for the answer to one order.
-
-    Nothing is resent, since a broken conversation ends this process.
-    """
+    """Futures for the answer to one order; never resent, since a broken link ends the process."""
 
     order: pb.Order
     """Its blob is kept until the answer arrives."""

@@ -81,7 +81,6 @@ class Effect(StrEnum):
     """Tell the responder that it may forget the key."""
     EXECUTE = "execute"
     REPLY = "reply"
-    """Send the reply to the requester."""
     STOP = "stop"
     """Stop the execution, if that is possible."""
     FORGET = "forget"
@@ -210,10 +209,7 @@ class Requester(Generic[Key, Message, Reply]):
     def connected(
         self, held: Iterable[Key], wanted: Callable[[Key], bool], room: int
     ) -> Reconnected[Key, Message, Reply]:
-        """Reconcile with the keys that the responder listed on connecting.
-
-        Adopt the unknown keys that are `wanted`, up to `room` adopted requests in all.
-        """
+        """Take the responder's listed keys; adopt `wanted` unknown ones, up to `room` in all."""
         holds = set(held)
         found = Reconnected[Key, Message, Reply]([], [])
         for request in list(self.open.values()):

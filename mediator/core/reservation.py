@@ -114,10 +114,7 @@ class SiteQuorum:
     def lacking(
         self, there: Collection[str], *, known: Collection[str], gone: Mapping[str, str]
     ) -> str | None:
-        """Say why the gang cannot work: a required site is missing, or there are too few.
-
-        `there` are the sites that hold a part of it. `gone` says why others do not.
-        """
+        """Say what a gang with the sites `there` lacks; `gone` has the reasons of other sites."""
         if missing := sorted(self.required - set(there)):
             why = gone.get(missing[0], "")
             return f"site {missing[0]} is required and not there{f': {why}' if why else ''}"

@@ -54,13 +54,10 @@ class FederationMediator:
         """What a returning site must reserve; None without a gang."""
         self._started: tuple[str, Mapping[str, Payload], Notify] | None = None
         self.events = SiteEvents()
-        """Passes the sites' events to listeners."""
         self.membership = SiteMembership(
             self._sites, strategy=assignment, replacement=replacement, tell=self.events.tell
         )
-        """The participating sites and their clients."""
         self.orders = OrderRouter(self._sites, self.membership, counted)
-        """Carries orders to the sites, and counts their bytes."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,10 +122,7 @@ class FederationMediator:
                 self._begin_again(site, error)
 
     def _each(self, answers: Mapping[str, Future[None]]) -> dict[str, RunnerDied]:
-        """Wait for all answers; return the sites whose runners died and can be restarted.
-
-        Raises any other loss that leaves too few sites.
-        """
+        """Wait for all answers; return restartable sites, and raise a loss that leaves too few."""
         died: dict[str, RunnerDied] = {}
         for site, answer in answers.items():
             try:

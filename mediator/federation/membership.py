@@ -64,7 +64,6 @@ class SiteMembership:
         self._lock = threading.Lock()
         self._quorum = SiteQuorum(to_begin=len(self._known))
         self._formed = False
-        """Whether there is a gang."""
         self._assignment: Assignment | None = None
         self._gone: dict[str, str] = {}
         """Why each lost or drained site takes no part."""
@@ -248,10 +247,7 @@ class SiteMembership:
                     self._returning.discard(site)
 
     def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
-        """Deal clients out to sites in proportion to their vnodes; empty if no site may get any.
-
-        Sites that are left alone, or in `without`, get none.
-        """
+        """Deal clients to open sites not in `without`, by vnodes; empty if there is none."""
         if not (open_ := [each for each in self._open_capacities() if each.name not in without]):
             return {}
         return {site: its for site, its in shared_out(share, open_).items() if its}

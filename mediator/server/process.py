@@ -112,7 +112,6 @@ class Mediator:
         self.sites: SiteRegistry
         self.runs: Runs
         self.ready: Ready
-        """Its addresses, once it has started."""
 
     async def __aenter__(self) -> Self:
         """Open the folder and the ports. FolderBusy, PortTaken, StoreError, IdentityError."""

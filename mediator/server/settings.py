@@ -53,7 +53,6 @@ class ServerSettings:
     connections_per_address: int = 1_024
     """Connections with admitted calls from one address, which sites behind a firewall share."""
     handshake_s: float = 10.0
-    """How long a TLS handshake may take."""
     stranger_s: float = 30.0
     """How long a connection may stay without an admitted call."""
     idle_s: float = 600.0

@@ -34,10 +34,7 @@ process must not use its parent's channels and servers.
 
 @contextmanager
 def local_address(folder: Path, name: str) -> Iterator[str]:
-    """A socket's address for gRPC, valid within the context.
-
-    A folder whose path is too long for a socket is reached through an open descriptor.
-    """
+    """A socket's address for gRPC; too long a path is replaced by an open descriptor's."""
     path = folder.resolve() / name
     if len(os.fsencode(path)) <= LONGEST_PATH:
         yield f"unix:{path}"

@@ -24,9 +24,7 @@ from .blobs.store import BlobStore
 from .payloads import read, write
 
 PROTOCOL = 1
-"""The protocol of this version."""
 OLDEST_PROTOCOL = 1
-"""The oldest protocol that it also understands."""
 COMMANDS = ""
 """Replaces the run in the id of the mediator's own orders to a site."""
 VERBS = frozenset({"prepare", "commit", "release", "check", "start", "work", "command"})

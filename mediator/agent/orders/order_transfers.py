@@ -39,10 +39,7 @@ KEPT = 2
 
 
 class RunBlobs:
-    """Decides which models no run needs any more.
-
-    A run's last models stay: the next round usually begins with the model that was evaluated.
-    """
+    """Decides which models no run needs; each run's last ones stay, for its next round."""
 
     def __init__(self) -> None:
         self._used: dict[RunId, list[str]] = {}

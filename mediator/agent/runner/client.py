@@ -50,7 +50,6 @@ class RunnerClient:
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
         self._held.add_done_callback(_looked_at)
         self._absent = False
-        """Whether no runner listened."""
         self.farewell = ""
         """Why the runner ended, if it said so."""
         self._lost: SiteLost | None = None

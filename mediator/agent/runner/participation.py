@@ -42,7 +42,6 @@ ALLOWED: Mapping[ParticipationState, frozenset[str]] = {
         {"attach", "prepare", "commit", "check", "start", "work", "release"}
     ),
 }
-"""The verbs that each state accepts."""
 VERBS = ALLOWED[ParticipationState.STARTED]
 
 

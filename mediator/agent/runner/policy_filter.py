@@ -41,7 +41,6 @@ class PolicedSite:
         self.start = site.start
         self._workload: SiteWorkload | None = None
         self._wants: Wants | None = None
-        """What the checked run wants."""
 
     @in_future
     def check(self, workload: str, spec: Payload) -> None:

@@ -87,7 +87,6 @@ class RunnerSettings:
     workload: str = ""
     """A workload to import in advance."""
     protocol: int = PROTOCOL
-    """The runner's protocol version."""
 
     def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = _JSON.dump_python(self, mode="json")

@@ -129,10 +129,7 @@ def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
 
 
 def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
-    """Decide whether a run without declared data may simulate clients with its data.
-
-    What custom code reads is not judged here: `code_digests` decides on that code.
-    """
+    """Without declared data, judge the simulated data; `code_digests` judges what code reads."""
     rule, simulated = policy.simulations, wants.simulated
     if wants.datasets or rule is Simulations.ALL:
         return None

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN: Mapping[str, Any] = {"failure": "", "accuracy": None, "loss": None, "digest": ""}
-"""The results of a run as other users see them."""
 ENDED_BY_ITSELF = ("finished", "failed")
 """States with a reason from the run. Others say which user stopped it, or why it waits."""
 

@@ -18,9 +18,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """Submits, stops and resumes runs, and cordons and drains sites."""
     VIEWER = "viewer"
-    """Reads."""
     SITE = "site"
-    """A site's agent."""
     MEDIATOR = "mediator"
     """The server itself; it makes no calls."""
 

@@ -36,16 +36,12 @@ OUT_OF_TIME = 124
 UNANSWERED = 4
 FAILED = 1
 KNOWN = frozenset({0, 1, 2, 3, 4, 130})
-"""The exit codes of fedpilot's commands."""
 ATTACH_S = 15.0
 """Seconds that a command needs beside `--wait`, to find its Ray and to answer."""
 
 
 def objection(arguments: Sequence[str]) -> str:
-    """Say why a site refuses a command's arguments, and what to do; empty if it accepts all.
-
-    Every argument is examined as an option, even the value of another option.
-    """
+    """Say why a site refuses arguments, or ""; even the values of options count as options."""
     own = before_dashes(arguments)
     last = own[-1] if own and len(own) < len(arguments) else ""
     if last.startswith("-") and "=" not in last and last not in FLAGS:

@@ -74,10 +74,7 @@ class OrderDispatcher:
         self._claimed(entry, said)
 
     def _claimed(self, entry: SiteEntry, runs: set[RunId]) -> None:
-        """Accept a site's list of the runs that hold something there, until its next list.
-
-        A restarted mediator learns of unknown holdings this way.
-        """
+        """Accept a site's list of the runs that hold something, for a mediator that restarted."""
         for run in entry.claimed - runs:
             entry.holding.pop(run, None)
             entry.owed.discard(run)

@@ -44,10 +44,7 @@ class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
         return [order for order in self.open.values() if order.adopted]
 
     def too_much(self, order: OpenOrder, *, answer_bytes: int = 0, blob_bytes: int = 0) -> bool:
-        """Whether keeping an adopted order's answer would exceed the bounds of all adopted orders.
-
-        `blob_bytes` are those of all adopted orders.
-        """
+        """Whether an adopted order's answer, with all adopted `blob_bytes`, exceeds the bounds."""
         if not order.adopted:
             return False
         others = [each.reply for each in self.adopted() if each is not order]

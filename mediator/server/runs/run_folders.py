@@ -24,7 +24,6 @@ CODE = "code.zip"
 REMOVED = ".removed-"
 """Prefix of the folders of removed runs."""
 MOST_FILES = 10_000
-"""The most files that `files_of` lists."""
 
 
 @dataclass(frozen=True)

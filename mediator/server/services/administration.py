@@ -93,10 +93,7 @@ def last_acts(
 
 
 def _event_json(event_json: str, peer: Peer) -> str:
-    """Remove results that the user may not read from an event of the federation.
-
-    Events of an older mediator name no owner: only admins read the results in them.
-    """
+    """Hide results from users; only admins read those of older mediators, without owners."""
     event = json.loads(event_json)
     owner, shared = str(event.get("owner", "")), event.get("shared") is True
     if reads_results(peer.name, peer.role, owner, shared=shared):

@@ -203,10 +203,7 @@ class BlobClient:
     async def _persist(
         self, direction: Direction, blob: Blob, once: Once, reached: Callable[[], int]
     ) -> None:
-        """Retry until it is done, once a stream is free.
-
-        Progress renews the budget of attempts, and any byte that crosses renews the deadline.
-        """
+        """Retry: progress renews the attempts, and any byte that crosses renews the deadline."""
         what = "fetch" if direction is Direction.TO_SITE else "push"
         settings, loop = self._settings, asyncio.get_running_loop()
         failures = corrupt = furthest = 0

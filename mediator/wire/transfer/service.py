@@ -187,10 +187,7 @@ class BlobService:
                 self._drop(each, offer)
 
     async def _finish_left(self, site: str, blob: Blob) -> None:
-        """Check a part whose stream ended between its last byte and its check.
-
-        Otherwise an offset equal to the size would tell the site that the push is done.
-        """
+        """Check a complete part that was not checked, before an offer answers its full size."""
         try:
             part = await opened(self._store, blob, site)
         except (BlobBusy, NoRoom):
