@@ -2,7 +2,8 @@
 
 Control and data have separate connections, so a heartbeat never waits behind a model: at 1 Mbit/s
 the megabytes that gRPC and the kernel have buffered take longer than a mediator waits for a site. A
-new certificate opens new connections; calls may finish on the old ones within `OLD_LINE_S`.
+new certificate opens new connections; calls may finish on the old ones within `OLD_LINE_S`, and
+callers repeat the others.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each blob's bytes are in a file before they cross, so a killed agent loses no count. A blob in
 transit is booked once: a model until it arrives, an update until the mediator has taken it. Bytes
-that cross again are booked again. The mediator states the round.
+that cross again are booked again. The mediator states the round; the limit of a day holds
+regardless.
 """
 
 from __future__ import annotations

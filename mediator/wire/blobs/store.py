@@ -2,7 +2,7 @@
 
 It also leaves room on its disk (`core/disk.py`). A file named by its digest is complete and
 checked. `<digest>.part` is incomplete: its writer locks it, and a later process continues it.
-Unpinned blobs make room for new ones, least recently used first. `file_locks.py` locks files.
+Unpinned blobs make room for new ones, least recently used first. Pins and parts are file locks.
 """
 
 from __future__ import annotations
