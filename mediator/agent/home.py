@@ -1,9 +1,12 @@
 """SiteHome: the folder with an agent's state; one agent works in it at a time.
 
-    credentials/   ca.pem, cert.pem, key.pem site.json      the mediator's address and the site's
-name secret         the seed of the noise in disclosed numbers machines.json  the Ray cluster's
-machines at the last look traffic.json   bytes by day and round, for the policy blobs/
-models and updates, by digest runs/<run>/    a run's runner and its files
+    credentials/   ca.pem, cert.pem, key.pem
+    site.json      the mediator's address and the site's name
+    secret         the seed of the noise in disclosed numbers
+    machines.json  the Ray cluster's machines at the last look
+    traffic.json   bytes by day and round, for the policy
+    blobs/         models and updates, by digest
+    runs/<run>/    a run's runner and its files
 
 Names from a wire are checked before they become file names.
 """

@@ -1,7 +1,7 @@
 """MediatorConnection: a coordinator's thread-safe end of its conversation with the mediator.
 
 Each order gives a future of its answer. A broken conversation is not resumed: this process ends,
-the mediator restarts the coordinator, which asks again under the same keys.
+and the mediator starts another, which asks again under the same keys.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A new authority issues the first admin's credentials once; they should be moved elsewhere and are
 not issued again. A start renews the mediator's certificate if due, for the same key. The log warns
-long before a certificate expires that cannot be renewed.
+long before a certificate that cannot be renewed expires.
 """
 
 from __future__ import annotations
