@@ -308,7 +308,6 @@ class MediatorClient:
 
 
 def _document(text: str) -> Document:
-    """Parse a JSON object from the mediator; MediatorFailed."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -83,7 +83,7 @@ class SiteBoard:
                 self._changed.wait(rest)
 
     def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
-        """Say what each wanted site lacks; called under the lock."""
+        """Called under the lock."""
         if self._over:
             return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
         others = {

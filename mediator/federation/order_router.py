@@ -41,7 +41,6 @@ class OrderRouter:
         self._counted = counted
         self._lock = threading.Lock()
         self._at_work: Counter[str] = Counter()
-        """Unanswered orders by site."""
         self._draining: dict[str, Future[None]] = {}
         self._traffic = TrafficLedger()
         self._traffic_lock = threading.Lock()

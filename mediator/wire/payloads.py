@@ -120,7 +120,6 @@ def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _index(arrays: Mapping[str, npt.NDArray[Any]], order: list[str]) -> bytes:
-    """The first bytes of the file: a length, and each tensor's place."""
     if len(order) > MOST_TENSORS:
         raise BadPayload(f"there are {len(order)} tensors, over {MOST_TENSORS}")
     index, end = {}, 0

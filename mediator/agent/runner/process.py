@@ -286,7 +286,6 @@ def _is_held(folder: Path) -> bool:
 
 
 def _pid_in(folder: Path) -> int | None:
-    """The pid that the holder of a lock has written into it, if any."""
     with suppress(OSError, ValueError):
         pid = int((folder / LOCK).read_text())
         return pid if pid > 1 else None  # others address process groups, or all processes

@@ -24,7 +24,7 @@ def round_robin(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, ran
 
 
 def pinned(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """Give no site any client; NotAssignable if there are clients without declared data."""
+    """Give no site any client; NotAssignable if there are clients without data at a site."""
     if clients:
         raise NotAssignable(
             f"strategy 'pinned' wants every client's data to be at a site, and {clients} clients "

@@ -165,7 +165,6 @@ class Supervisor:
                 await self._states.note(run, RunState.RUNNING, restarted=True)
 
     async def _wait_for_room(self, run: RunId, going: Going, failures: int) -> None:
-        """Make a run wait for disk room, with an event and a reason."""
         await self._room.look_and_say(self._events)
         reason = self._room.trouble or "a disk of the mediator is full"
         if not failures:
@@ -234,5 +233,4 @@ class Supervisor:
 
 
 def _told_end(code: int) -> str:
-    """Say how a coordinator ended before its run did."""
     return f"was killed by signal {-code}" if code < 0 else "was interrupted, not by us"

@@ -50,7 +50,6 @@ def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) ->
 
 
 def _traceback(folder: Path) -> str:
-    """The traceback of user code that ended a run; empty without one."""
     try:
         return (folder / "failure.txt").read_text(errors="replace")[-LONGEST_TRACEBACK:]
     except OSError:

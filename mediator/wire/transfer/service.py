@@ -240,7 +240,6 @@ class BlobService:
 
 
 async def _refuse(context: Context, site: str, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a site's call; log the reason and send it."""
     log.warning("site %s: %s: %s", site, code.name, text)
     await context.abort(code, text)
     raise AssertionError("abort does not return")
