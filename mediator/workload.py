@@ -1,8 +1,8 @@
-"""SiteWorkload: the protocol of the work at a site, which `federated` implements.
+"""SiteWorkload: the protocol for work at a site, which `federated` implements.
 
 The mediator carries `Payload`s without reading them: a header of JSON values and named tensors,
-never pickles. Implementations are entry points (group `fedpilot.site_workloads`), so that this
-package knows nothing of learning.
+never pickles. Implementations are entry points (group `fedpilot.site_workloads`), so this package
+is independent of learning.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Payload:
 
 
 Notify = Callable[[Payload], None]
-"""Called by a workload, from any thread, with an event that a coordinator may show."""
+"""A workload calls it, from any thread, with an event that a coordinator may show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteContext:
-    """A site, as its workload sees it."""
+    """What a workload gets to know about its site."""
 
     name: str
     folder: Path | None = None
@@ -59,17 +59,15 @@ class SiteWorkload(Protocol):
     """One federation's part at one site, from its gang to its last answer."""
 
     def wants(self, spec: Payload, site: SiteContext) -> Wants:
-        """What a spec wants of a site, for the site's own policy; called before `prepare`.
+        """What a spec wants of a site, for the site's policy; called before `prepare`.
 
-        Derived at the site from the spec itself, without loading data or user code. The spec's
-        user is the mediator's word.
+        Derived at the site from the spec, without data or user code. The mediator states the user.
         """
 
     def covered(self, answer: Payload) -> int:
-        """How many of the site's clients an answer is about, at least; 0 if about none.
+        """The least number of the site's clients that an answer covers; 0 if it covers none.
 
-        An answer about single clients counts as about one. `self` may be another instance than
-        the one that made the answer.
+        An answer about single clients covers one. Another instance may have made the answer.
         """
 
     def prepare(self, spec: Payload, site: SiteContext) -> None:
@@ -79,14 +77,14 @@ class SiteWorkload(Protocol):
         """Start workers on the gang's vnodes."""
 
     def deliver(self, order: Payload) -> Future[Payload]:
-        """Take an order; its answer, or the error that the work raised."""
+        """Take an order; the future holds its answer, or the error that the work raised."""
 
     def stop(self) -> None:
-        """End the workers, and drop undone work; may be called twice."""
+        """Stop the workers and drop undone work; may be called twice."""
 
 
 def load_workload(name: str) -> SiteWorkload:
-    """An instance of the workload that is installed under `name`."""
+    """Make an instance of the workload installed as `name`; UnknownWorkload if there is none."""
     installed = entry_points(group=ENTRY_POINTS)
     if name not in installed.names:
         raise UnknownWorkload(name, tuple(sorted(installed.names)))

@@ -1,4 +1,4 @@
-"""The site agent: joins a mediator, takes its orders, and looks after the runs' runners.
+"""The site agent: joins a mediator, executes its orders, and manages a runner per run.
 
-Importing this package imports neither Ray nor torch, and running it does not either.
+Neither importing nor running it imports Ray or torch.
 """

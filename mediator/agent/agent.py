@@ -1,7 +1,6 @@
 """SiteAgent: represents one site at its mediator, and reconnects after every broken link.
 
-It dials out and opens no port. Its one event loop handles neither Ray nor tensors: runners and the
-probe do.
+It dials out and opens no port. Its event loop handles neither Ray nor tensors; runners do.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 STALE_BLOB_S = DAY_S
-"""Blobs that were not used for so long are removed, complete or not."""
+"""Blobs unused for this long are removed, complete or not."""
 TIDY_S = 3_600.0
 """How often old runs and blobs are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFacts:
-    """What an agent knows of its site from the start."""
+    """An agent's facts about its site, fixed at its start."""
 
     name: SiteName
     mediator: str
     """HOST:PORT."""
     ray: RayChoice
     environment: Mapping[str, str]
-    """What a command needs to reach the site's Ray, besides its address."""
+    """What a command needs, besides the address, to reach the site's Ray."""
     data: Mapping[str, Declaration]
     data_json: str
-    """What of it leaves the site."""
+    """The part of the data declarations that leaves the site."""
     policy: Path | None
     version: str
 
@@ -89,19 +88,19 @@ class SiteAgent:
     ) -> None:
         """Needs a running event loop.
 
-        `clock` is the event loop's, `wall_clock` gives epoch seconds, `chance` is in [0, 1).
-        `space` gives the disk space of a folder.
+        `clock` is the event loop's; `wall_clock` gives epoch seconds, `chance` a number in [0, 1),
+        `space` the disk space of a folder.
         """
         self._site, self._home, self._watch = site, home, watch
         self._settings, self._say, self._clock = settings, say, clock
         self._wall_clock, self._chance, self._space = wall_clock, chance, space
         self._disk_trouble = ""
         self._id = secrets.token_hex(8)
-        """Tells a successor from an agent that reconnects."""
+        """Distinguishes a new agent from one that reconnects."""
         self._session: AgentSession | None = None
         self._connected = False
         self._machines = home.machines()
-        """As they were saved last."""
+        """As last saved."""
         self._channels = MediatorChannels(site.mediator, credentials)
         self._store = BlobStore(home.blobs, settings.blob_bytes, space=space)
         self._blobs = BlobClient(self._channels.blobs, self._store, self._crossed, chance=chance)
@@ -134,10 +133,9 @@ class SiteAgent:
         self.renew = self._runners.renew
 
     async def run(self, *, release: bool = False) -> None:
-        """Work until cancelled; SiteDismissed if the mediator wants no more of the site.
+        """Work until cancelled; SiteDismissed if the mediator dismisses the site.
 
-        The runners are left to a successor unless `release` or the mediator says otherwise. An
-        agent runs once.
+        A successor inherits the runners, unless `release` or dismissed. An agent runs once.
         """
         reason = "the site's agent was ended"
         try:
@@ -162,7 +160,6 @@ class SiteAgent:
                 self._say("runner_adopted", run=run, pid=runner.process.pid)
 
     async def _serve(self) -> None:
-        """Run the agent's tasks side by side until one of them ends."""
         looked = asyncio.Event()
 
         def changed(before: Look, now: Look) -> None:
@@ -184,8 +181,8 @@ class SiteAgent:
             each.result()
 
     async def _converse(self, looked: asyncio.Event) -> None:
-        """Hold one session after the other. CertificateExpired ends it."""
-        # A site whose first message reports trouble is lost before it has begun.
+        """Hold sessions one after the other, until CertificateExpired."""
+        # A site whose first message reports trouble would be lost at once.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.first_look_s):
                 await looked.wait()
@@ -232,11 +229,10 @@ class SiteAgent:
                 self._session.leave()
 
     async def _keep_tidy(self) -> None:
-        """Remove old runs' folders and old models."""
         while True:
             now, keep_s = self._wall_clock(), self._settings.keep_s
             try:
-                # Here, not in a thread: no run gets its folder meanwhile.
+                # Not in a thread, so no run gets its folder meanwhile.
                 self._home.clean(now=now, keep_s=keep_s, but=self._runners.busy())
                 await asyncio.to_thread(
                     self._store.clean, now=now, stale_after_s=STALE_BLOB_S, blobs_too=True
@@ -246,7 +242,7 @@ class SiteAgent:
             await asyncio.sleep(TIDY_S)
 
     async def _keep_room(self) -> None:
-        """Remove models while the disk is full. A disk that stays full makes the site unusable."""
+        """Remove models while the disk is full; a disk that stays full makes the site unusable."""
         while True:
             try:
                 found = await asyncio.to_thread(self._look_at_disk)
@@ -296,7 +292,7 @@ class SiteAgent:
     # -- what work asks ---------------------------------------------------------------------------
 
     def trouble(self) -> str:
-        """Why the site cannot work, its Ray cluster or its disk; empty if it can."""
+        """Why the site cannot work (its Ray cluster or disk); empty if it can."""
         return self._watch.look.trouble or self._disk_trouble
 
     def environment(self) -> Mapping[str, str]:
@@ -307,7 +303,7 @@ class SiteAgent:
     # -- what happens here ------------------------------------------------------------------------
 
     def _ray(self) -> RayChoice:
-        """Where a new runner connects: to the Ray that the agent watches."""
+        """The Ray for a new runner: the one that the agent watches."""
         choice = self._site.ray
         return replace(choice, address=self._watch.look.address) if choice.address else choice
 
@@ -324,7 +320,7 @@ class SiteAgent:
             self._say("ray_is_back", address=now.address, machines=now.capacity.machines)
         going = self._runners.runs() if gone else ()
         if not gone and now.address and now.address != before.address:
-            # What was adopted before the agent knew where the Ray is.
+            # Runners adopted before the agent knew the address of the Ray.
             gone = f"its Ray is the one at {now.address} now"
             going = self._runners.not_at(now.address)
         for run in going:
@@ -333,7 +329,7 @@ class SiteAgent:
             self._session.beat()
 
     def _keep_machines(self, machines: frozenset[str]) -> None:
-        """Save a changed set of machines. A failed write is tried again at the next look."""
+        """Save a changed set of machines; retry a failed write at the next look."""
         if not machines or machines == self._machines:
             return
         try:

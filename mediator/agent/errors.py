@@ -31,7 +31,7 @@ class BadHome(MediatorError):
 
 
 class AgentFailed(MediatorError):
-    """A site's agent failed. The details are in the site's own log."""
+    """A site's agent failed; the site's own log has the details."""
 
     def __init__(self, site: str, reason: str) -> None:
         super().__init__(site, reason)
@@ -54,13 +54,13 @@ class SurveyFailed(MediatorError):
 
 
 class SessionBroken(MediatorError):
-    """A session with the mediator has ended; another one is tried."""
+    """A session with the mediator has ended; the agent tries another."""
 
     exits_with = UNREACHABLE
 
 
 class SessionLeft(SessionBroken):
-    """The agent has ended a session by itself, to begin another at once."""
+    """The agent itself ended a session, to begin another at once."""
 
 
 class SiteDismissed(MediatorError):

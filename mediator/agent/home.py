@@ -8,7 +8,7 @@
     blobs/         models and updates, by digest
     runs/<run>/    a run's runner and its files
 
-Names that came over a wire are checked before they become names of files.
+Names from a wire are checked before they become file names.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ class SiteHome:
         write_text(self.folder / "site.json", text, SECRET)
 
     def secret(self) -> bytes:
-        """The site's own random bytes, which never change."""
+        """The site's random bytes, made once and never changed."""
         path = self.folder / "secret"
         if not path.exists():
             write_text(path, secrets.token_hex(SECRET_BYTES), SECRET)
         return bytes.fromhex(path.read_text().strip())
 
     def machines(self) -> frozenset[str]:
-        """Ids of the Ray machines at an agent's last look."""
+        """Ids of the Ray machines at the last look of an agent."""
         with suppress(FileNotFoundError, ValueError, TypeError):
             return frozenset(map(str, json.loads((self.folder / "machines.json").read_text())))
         return frozenset()
@@ -104,7 +104,7 @@ class SiteHome:
     # -- runs -------------------------------------------------------------------------------------
 
     def run_folder(self, run: str) -> Path:
-        """BadMessage unless `run` is the id of a run."""
+        """The folder of a run; BadMessage unless `run` is a valid id."""
         return self.runs / check_run(run)
 
     def run_folders(self) -> dict[RunId, Path]:

@@ -1,6 +1,6 @@
 """One session with the mediator, from Hello to its end.
 
-The agent dials and speaks first. A repeated or missing message number ends the session, and so does
+The agent dials and speaks first. A repeated or missing message number ends the session, as does
 silence unless blobs cross the link. A session keeps only unsent messages, so orders survive it.
 """
 
@@ -32,18 +32,18 @@ from .text import mediator_said
 log = logging.getLogger(__name__)
 
 MOST_EVENTS = 1_000
-"""Messages that may wait to be sent; events beyond that are dropped."""
+"""Once this many messages wait, events are dropped."""
 MOST_WAITING = 2 * MOST_HELD
-"""Messages that may wait to be sent; beyond that the agent leaves the mediator."""
+"""Once this many messages wait, the agent ends the session."""
 LEAST_HEARTBEAT_S, MOST_HEARTBEAT_S = 0.05, 60.0
 LONGEST_LEASE_S = 3_600.0
-"""The longest that a site holds a gang for a mediator that never comes back."""
+"""The longest that a site holds a gang for a mediator that never returns."""
 MOST_NAMED = 100
-"""Unknown fields that are logged in one session."""
+"""Unknown fields that one session logs."""
 
 
 async def until_one_ends(*doing: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
-    """Run coroutines side by side until one ends, and cancel the rest. Those that ended."""
+    """Run coroutines concurrently until one ends, cancel the rest, and return those that ended."""
     tasks = [asyncio.create_task(each) for each in doing]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -55,16 +55,16 @@ async def until_one_ends(*doing: Coroutine[Any, Any, None]) -> list[asyncio.Task
 
 
 class SessionHost(Protocol):
-    """What a session asks of the agent."""
+    """The agent, as a session uses it."""
 
     def hello(self) -> pb.Hello:
-        """Who we are and what we hold, now."""
+        """Name the site and what it holds now."""
 
     def state(self) -> tuple[Capacity, str]:
-        """What the Ray cluster has, and why it cannot be worked with."""
+        """The Ray cluster's capacity, and why it cannot be used."""
 
     def begin(self, welcome: pb.Welcome, send: Callable[[pb.FromSite], None]) -> None:
-        """The mediator has answered."""
+        """Begin the session: the mediator has answered."""
 
     def take(self, order: pb.Order) -> None: ...
 
@@ -102,22 +102,21 @@ class AgentSession:
         self._news.set()
 
     def beat(self) -> None:
-        """Send a heartbeat at once: something has changed."""
+        """Send a heartbeat at once, since something changed."""
         self._beat.set()
 
     def moved(self) -> None:
-        """Bytes of a blob have crossed the link, so the mediator is there."""
+        """Count bytes of a blob on the link as a sign of the mediator's life."""
         self._heard_at = self._clock()
 
     def leave(self) -> None:
-        """End the session, so that another one can begin."""
+        """End the session, so that another can begin."""
         self._left.set()
 
     async def run(self) -> None:
-        """Converse until the session ends, always by an error.
+        """Converse until the session ends, always with an error.
 
-        SiteDismissed if the mediator wants no other session, SessionLeft after `leave`, else
-        SessionBroken.
+        SiteDismissed by a final farewell, SessionLeft after `leave`, else SessionBroken.
         """
         try:
             await self._converse()
@@ -151,7 +150,7 @@ class AgentSession:
             self._listen(),
             self._leave(),
         )
-        # A final farewell explains more than the failed writes that follow it.
+        # A final farewell explains more than the failed writes after it.
         for each in reversed(ended):
             if (error := each.exception()) is not None and isinstance(error, SiteDismissed):
                 raise error
@@ -191,7 +190,7 @@ class AgentSession:
             self._take(message)
 
     def _checked(self, message: Any) -> pb.ToSite:
-        """A message that is the next one; SessionBroken at the end of the stream."""
+        """Check a message's number and fields; SessionBroken at the end of the stream."""
         if message is grpc.aio.EOF:
             raise SessionBroken("the mediator has ended the session")
         found: pb.ToSite = message
@@ -243,7 +242,7 @@ class AgentSession:
         raise SessionLeft("another session is begun")
 
     async def _listen(self) -> None:
-        """Break a silent session: the mediator answers every heartbeat."""
+        """Break a silent session; the mediator would answer every heartbeat."""
         settings = self._settings
         patience = max(settings.silent_s, settings.silent_heartbeats * self._heartbeat_s)
         while (silent := self._clock() - self._heard_at) < patience:

@@ -1,4 +1,4 @@
-"""How patient a site's agent is. Times are seconds, sizes bytes."""
+"""A site agent's settings. Times are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ class AgentSettings:
     welcome_s: float = 15.0
     """How long the first answer in a session may take."""
     silent_heartbeats: float = 5.0
-    """A session that is silent for so many heartbeats is ended."""
+    """A session ends after this many heartbeats of silence,"""
     silent_s: float = 8.0
-    """And never earlier than that."""
+    """but not before this time."""
     first_pause_s: float = 0.2
-    """Before the second attempt to connect; doubles up to the longest."""
+    """Before the second attempt to connect; doubles up to `longest_pause_s`."""
     longest_pause_s: float = 10.0
     holding_pause_s: float = 2.0
-    """The longest pause while the site holds runs, which wait for it."""
+    """The longest pause while the site holds runs."""
 
     watch_s: float = 2.0
-    """How often the Ray cluster is looked at."""
+    """How often the Ray cluster and the disk are checked."""
     health_s: float = 5.0
     """How long its head may take to answer."""
     first_look_s: float = 15.0
-    """How long the first session waits for a Ray cluster that works."""
+    """How long the first session waits for a usable Ray cluster."""
     looks: int = 2
     """Failed looks in a row after which the cluster is in trouble."""
     probe_silent_s: float = 20.0
-    """A probe that is silent for so long is restarted."""
+    """A probe that is silent for this long is restarted."""
 
     orphan_s: float = 600.0
-    """How long runners go on without an agent, while their leases last."""
+    """How long runners live without an agent, within their leases."""
     lease_s: float = 60.0
     """The lease of runners until a mediator sets another."""
     lapse_grace_s: float = 10.0
-    """A runner that still lives so long after its lease has lapsed is killed."""
+    """A runner that lives this long after its lease is killed."""
     runner_start_s: float = 60.0
     runner_end_s: float = 20.0
-    """How long a runner may take to give everything back before it is killed."""
+    """How long a runner may take to release everything before it is killed."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
-    """How often a run's runner is restarted after it died."""
+    """How often a run's runner is restarted after a death."""
 
     blob_bytes: int = 64 << 30
     """Room for blobs in the home folder."""
     command_s: float = 60.0
-    """The longest that a command for the mediator may run."""
+    """The longest that a mediator's command may run."""
     command_bytes: int = 1 << 20
-    """Of each of its outputs, at most."""
+    """The most that is kept of each of its outputs."""
     most_commands: int = 8
     """Commands that run at once; others wait."""
     most_runs: int = 100
-    """Runs that have a part here at once: each is a process, and Python takes memory."""
+    """Runs with a part here at once: each is a Python process."""
     survey_s: float = 600.0
     """How long reading the declared data sets may take."""
     keep_s: float = 7 * 86_400.0
-    """How long the files of an ended run are kept, so that it can be resumed."""
+    """How long an ended run's files are kept for a resume."""
     expiry_warning_s: float = 14 * 86_400.0
-    """So long before a certificate's end, every failed renewal is reported."""
+    """How long before a certificate's end every failed renewal is reported."""
 
 
 def pause_s(settings: AgentSettings, failures: int, *, holding: bool, chance: float) -> float:
-    """How long to wait after so many failures in a row; `chance` in [0, 1) spreads sites out."""
+    """How long to wait after `failures` in a row; `chance` in [0, 1) spreads sites out."""
     longest = settings.holding_pause_s if holding else settings.longest_pause_s
     doubled = settings.first_pause_s * 2.0 ** min(failures - 1, 30)
     return min(longest, doubled) * (0.5 + 0.5 * chance)

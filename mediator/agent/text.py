@@ -1,11 +1,11 @@
-"""Text that crosses the line: a mediator's, for the site's log; and errors without site paths."""
+"""Text across the trust boundary: a mediator's for the site's log, errors without site paths."""
 
 from __future__ import annotations
 
 from fedpilot.fabric.core.text.plain_text import one_line
 
 LONGEST = 500
-"""Characters of a mediator's text that are shown."""
+"""Longest mediator's text that is shown, in characters."""
 
 
 def mediator_said(text: str, otherwise: str = "it gave no reason") -> str:
@@ -14,7 +14,7 @@ def mediator_said(text: str, otherwise: str = "it gave no reason") -> str:
 
 
 def in_short(error: Exception) -> str:
-    """The kind of an error, without the site's paths."""
+    """Describe an error without the site's paths."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return type(error).__name__

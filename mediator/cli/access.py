@@ -1,4 +1,4 @@
-"""What commands that ask a mediator share: the options that name it, and how answers print.
+"""Shared by commands that ask a mediator: the options that name it, and how answers print.
 
 Answers go to stdout, as text or as one JSON document; everything else goes to stderr.
 """
@@ -30,16 +30,16 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, no text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access(ConnectionOptions):
-    """The mediator that a command line means."""
+    """The mediator of a command line."""
 
     def chosen_or_none(self) -> Profile | None:
-        """The profile that counts, if there is any. ProfileError, BadFile."""
+        """The profile to use, if there is one. ProfileError, BadFile."""
         from ..client import profile_file
 
         return choose(profile_file.read(profile_file.config_folder()), self)
 
     def chosen(self) -> Profile:
-        """The profile that counts; ProfileError says how to give one."""
+        """The profile to use; ProfileError says how to give one."""
         found = self.chosen_or_none()
         if found is None:
             raise ProfileError(
@@ -49,7 +49,7 @@ class Access(ConnectionOptions):
         return found
 
     def open(self) -> MediatorClient:
-        """A client of the mediator. ProfileError, BadFile, IdentityError, CertificateExpired."""
+        """Make a client. ProfileError, BadFile, IdentityError, CertificateExpired."""
         from ..client.client import MediatorClient
         from ..identity import Credentials
 
@@ -101,7 +101,7 @@ def with_mediator(command: Command) -> Command:
 
 
 def access_of(mediator: str | None, credentials: str | None, profile: str | None) -> Access:
-    """What the options say, together with the environment."""
+    """Combine the options with the environment."""
     return Access(
         mediator=mediator or "",
         credentials=credentials or "",
@@ -118,7 +118,7 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
-    """A client, while the terminal shows which mediator it asks."""
+    """A client; the terminal shows meanwhile which mediator it asks."""
     from fedpilot.fabric.terminal.console import spinner
 
     with access.open() as client, spinner(f"asking the mediator at {client.address}"):
@@ -126,7 +126,7 @@ def asking(access: Access) -> Iterator[MediatorClient]:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """An event on one line: when, what, and its fields."""
+    """Format an event on one line: time, name and fields."""
     fields = " ".join(
         f"{name}={plain_line(value)}"
         for name, value in event.items()

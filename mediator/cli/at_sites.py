@@ -1,7 +1,7 @@
-"""`fedpilot cluster` and `fedpilot job` at other Ray clusters: beside the agents of sites.
+"""`fedpilot cluster` and `fedpilot job` at sites: the commands run beside the sites' agents.
 
-The command line is the one for that site, with `--site NAME` or `--all-sites` added. One site's
-answer is printed as it is; the answers of several sites are labelled.
+The command line is that for the site, with `--site NAME` or `--all-sites` added. One site's answer
+is printed unchanged; the answers of several sites are labelled.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from ..client.client import MediatorClient, SiteCommandOutcome
 
 SPECS = {"cluster": "--json-spec", "job": "--virtual-cluster"}
-"""The option that takes a spec's content, since its file is here and not at the site."""
+"""The option for a spec's content, since its file is not at the site."""
 IN_CONTACT = ("ready", "cordoned", "draining")
 AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteCommandOptions:
-    """What a command line asks of sites."""
+    """A command line for sites."""
 
     group: str
     arguments: tuple[str, ...]
-    """Those after the group, without the options that are about the mediator."""
+    """The arguments after the group, without the options about sites and the mediator."""
     sites: tuple[str, ...]
     """Empty for all."""
     access: Access
@@ -96,7 +96,7 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
 
 
 def _with_spec(group: str, words: Sequence[str]) -> list[str]:
-    """The words with the content of `--spec FILE` in its place. SpecError."""
+    """Replace `--spec FILE` by the file's content. SpecError."""
     from fedpilot.fabric.cli.spec_options import spec_in
 
     sent, rest = [], iter(words)
@@ -133,7 +133,7 @@ def _one(asked: SiteCommandOptions) -> int:
 
 
 def _several(asked: SiteCommandOptions) -> int:
-    """Ask several sites side by side; the highest of their exit codes."""
+    """Ask several sites concurrently; return the highest exit code."""
     with asked.access.open() as client, spinner("asking the sites"):
         sites = asked.sites or _all(client)
         if not sites:
@@ -159,7 +159,7 @@ def _pass_on(outcome: SiteCommandOutcome) -> None:
 
 
 def _all(client: MediatorClient) -> tuple[str, ...]:
-    """The sites that can be asked; those that cannot are named on stderr."""
+    """The reachable sites; the others are named on stderr."""
     found = client.list_sites()
     for site in found:
         if site.get("state") not in IN_CONTACT and site.get("state") != "left":
@@ -168,7 +168,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
 
 
 def _settled(future: Any) -> SiteCommandOutcome:
-    """A site's outcome; an exit code and a message for a site that could not be asked."""
+    """A site's outcome, or an exit code and a message if it could not be asked."""
     from ..client.client import SiteCommandOutcome
 
     try:

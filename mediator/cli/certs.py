@@ -1,7 +1,7 @@
 """The commands about certificates: `fedpilot certs`. Thin: parse, ask the authority, print.
 
-They work on the authority's folder, with or without a mediator, and record each act there for the
-mediator's audit log. A running mediator sees a change at once.
+They work on the authority's folder, whether or not a mediator runs, and record each act there for
+the mediator's audit log. A running mediator sees changes at once.
 """
 
 from __future__ import annotations

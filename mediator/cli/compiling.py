@@ -14,11 +14,11 @@ from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "fedpilot", "doctor", "--warm")
 ENDED_S = 10.0
-"""How long it may take to end with the agent."""
+"""How long the process may take to end with the agent."""
 
 
 def mark() -> Path:
-    """The file that `fedpilot doctor --warm` leaves in the user's cache, for each installation.
+    """The file that `fedpilot doctor --warm` leaves in the user's cache, one per installation.
 
     Numba caches compiled code by its source's path, so each installation compiles its own.
     """
@@ -30,7 +30,7 @@ def mark() -> Path:
 def compile_ahead(
     undo: ExitStack, command: Sequence[str] = COMMAND
 ) -> subprocess.Popen[bytes] | None:
-    """Compile in a process of low priority, unless that was done before; `undo` ends it."""
+    """Compile in a process of low priority, unless done before; `undo` ends the process."""
     if mark().exists():
         return None
     polite = ["nice", "-n", "10"] if shutil.which("nice") else []

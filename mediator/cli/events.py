@@ -1,4 +1,4 @@
-"""The command `fedpilot events`: what happens in the federation, and what has happened."""
+"""The command `fedpilot events`: prints the federation's past and current events."""
 
 from __future__ import annotations
 

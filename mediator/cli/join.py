@@ -1,7 +1,7 @@
 """The commands of a site's own admin: `fedpilot site join` and `fedpilot site policy`.
 
-They work at the site, on the site's own files. `join` dials the mediator, and tries all that can
-fail at the site before it uses up a token. Its events go to stdout, the agent's log to stderr.
+They work at the site, on its own files. `join` dials the mediator, but first tries all that can
+fail at the site, before it uses up a token. Its events go to stdout, the agent's log to stderr.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from ..wire.messages import SiteName
 
 PRIVATE = "private"
-"""In the place of a Ray address: every run gets a Ray of its own on this machine."""
+"""Replaces a Ray address: every run gets its own Ray on this machine."""
 TOKEN_S = 600.0
-"""How long a token is good that is used at once."""
+"""How long a token is valid that is used at once."""
 _TEXTS = {
     "joined": "site {site} has joined the mediator at {mediator}; its folder is {home}",
     "connected": "connected to the mediator at {mediator}{held}",
@@ -189,7 +189,7 @@ def join(
             there = SiteHome(folder.absolute())
             undo.enter_context(there.locked())
             address, shown = _way_in(there, site, mediator, text, access)
-            # What can fail here fails before a token is used up.
+            # Fail here, if at all, before a token is used up.
             data_json = _surveyed(there, site_file, data, settings)
             joins = not isinstance(shown, Credentials)
             if not isinstance(shown, Credentials):
@@ -227,9 +227,9 @@ def _way_in(
     token: str | None,
     access: Access | None,
 ) -> tuple[str, Credentials | Token | None]:
-    """The mediator's HOST:PORT, and what the site shows there; asks no mediator.
+    """The mediator's HOST:PORT, and what the site shows there; makes no calls.
 
-    The site shows its credentials or, to join, a token; None if a profile has to ask for a token.
+    The site shows its credentials or a join token; None if a profile must request a token.
     """
     from ..agent.errors import BadHome
     from ..agent.membership.joining import token_for
@@ -262,7 +262,7 @@ def _surveyed(
     data: Mapping[str, Declaration],
     settings: AgentSettings,
 ) -> str:
-    """What leaves the site of its data sets, as JSON. SurveyFailed if one cannot be read."""
+    """What the site discloses about its data sets, as JSON. SurveyFailed if one cannot be read."""
     from ..agent.scans.data_scan import surveyed
 
     secret = home.secret()
@@ -273,7 +273,7 @@ def _surveyed(
 
 
 def _joined(site: SiteName, token: Token | None, access: Access | None) -> Credentials:
-    """The site's first credentials, or new ones, for a token that is used up."""
+    """Get the site's credentials for a token, which this uses up."""
     from ..agent.membership.joining import join as join_by, token_for
 
     if token is None:
@@ -288,7 +288,7 @@ def _joined(site: SiteName, token: Token | None, access: Access | None) -> Crede
 def _watch(
     address: str | None, environment: Mapping[str, str], settings: AgentSettings, home: SiteHome
 ) -> Watch:
-    """What looks at the site's Ray; None for a private one."""
+    """Make the watch of the site's Ray; `address` is None for a private one."""
     from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
 
     if address is None:
@@ -305,7 +305,7 @@ def _watch(
 
 
 def _sayer(as_json: bool) -> Callable[..., None]:
-    """Prints events on stdout: an object per line, or a sentence."""
+    """Make a function that prints events on stdout, as JSON lines or sentences."""
 
     def say(event: str, /, **fields: Any) -> None:
         if as_json:
@@ -323,7 +323,7 @@ def _sayer(as_json: bool) -> Callable[..., None]:
 
 
 async def _until_ended(work: Callable[[], Any]) -> int:
-    """Work until Ctrl-C or SIGTERM, and then in order to the end."""
+    """Work until Ctrl-C or SIGTERM, then end in order."""
     doing = asyncio.ensure_future(work())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

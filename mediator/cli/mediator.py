@@ -160,7 +160,7 @@ def start(
     taken; 130 interrupted.
     """
     host, port = _host_and_port(listen)
-    # gRPC names no peer where a handshake fails, and says so for each; the door does both.
+    # gRPC logs each failed handshake without its peer; the watcher logs peers, in summaries.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with exit_codes():
         from ..server import LogPace, ServerSettings, raise_descriptors
@@ -190,7 +190,7 @@ def start(
 
 
 async def _serve(settings: ServerSettings, hosts: Sequence[str], as_json: bool) -> int:
-    """Serve until a signal comes; that signal."""
+    """Serve until a signal comes; return the signal."""
     from ..server import Mediator
 
     loop, ending = asyncio.get_running_loop(), asyncio.Event()

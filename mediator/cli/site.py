@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..client.client import Document, MediatorClient
 
 FIRST_POLL_S, LAST_POLL_S = 0.5, 5.0
-"""How often a site that drains is looked at: at first, and after a while."""
+"""Seconds between looks at a draining site: at first, and later."""
 LOOK_S = 2.0
 HOUR_S = 3600.0
 
@@ -234,7 +234,7 @@ def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
 
 
 def _drained(client: MediatorClient, found: Document, name: str, timeout_s: float) -> Document:
-    """Look at a site until it is empty or the time is over; say on stderr what leaves it."""
+    """Poll a site until it is empty or time is up; report progress on stderr."""
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
     runs = _runs(found)
     if runs:
@@ -334,7 +334,7 @@ def top(interval_s: float, once: bool, access: Access, as_json: bool) -> None:
 
 
 def _looks(client: MediatorClient, interval_s: float) -> Iterator[list[Document]]:
-    """The sites at every interval, with the speeds since the look before."""
+    """Yield the sites at every interval, with the speeds since the previous look."""
     before, looked_at = client.list_sites(), time.monotonic()
     while True:
         time.sleep(interval_s)
@@ -344,7 +344,7 @@ def _looks(client: MediatorClient, interval_s: float) -> Iterator[list[Document]
 
 
 def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> Document:
-    """A site, with the bytes per second of each direction where both looks tell."""
+    """Add the bytes per second of each direction to a site, if both looks have counts."""
     now = found.get("bytes") or {}
     then = next((e.get("bytes") or {} for e in before if e.get("name") == found.get("name")), {})
     speeds = {

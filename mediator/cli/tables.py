@@ -1,6 +1,6 @@
-"""Tables and details that `site` and `runs` print of a mediator's answers.
+"""The tables and details that `site` and `runs` print.
 
-The answers come from outside: a missing key prints as a dash, and texts lose control characters.
+Answers are untrusted: a missing key prints as a dash, and texts lose control characters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def site_table(sites: Sequence[Document], now: float) -> RenderableType:
 
 
 def site_details(site: Document, now: float) -> RenderableType:
-    """All that is known of one site."""
+    """The details of one site."""
     facts = named()
     for key, value in _site_facts(site, now):
         facts.add_row(key, Text(value))
@@ -102,7 +102,7 @@ def _machines(site: Document) -> str:
 
 
 def _free(site: Document) -> str:
-    """Free and total amounts of CPUs and GPUs, for one column."""
+    """The free and total CPUs and GPUs, for one column."""
     total, free = _resources(site, "total"), _resources(site, "free")
     some = [name for name in ordered(total) if name in ("CPU", "GPU")]
     parts = [
@@ -122,7 +122,7 @@ def _in_use(site: Document) -> str:
 
 
 def _resources(site: Document, which: str) -> dict[str, float]:
-    """The resources that users ask for, without Ray's internal ones."""
+    """A site's resources without Ray's internal ones."""
     found = _mapping(_mapping(site, "capacity"), which)
     return {
         plain_line(name): float(value)
@@ -135,7 +135,7 @@ def _resources(site: Document, which: str) -> dict[str, float]:
 
 
 def run_table(runs: Sequence[Document], now: float) -> RenderableType:
-    """A line for each run, the oldest first."""
+    """A line for each run, oldest first."""
     if not runs:
         return Text("no runs; `fedpilot run CONFIG` with --profile or --mediator submits one")
     submitted = any("submitted_at" in run for run in runs)
@@ -159,7 +159,7 @@ def run_table(runs: Sequence[Document], now: float) -> RenderableType:
 def run_details(
     run: Document, now: float, beside: Mapping[str, str] | None = None
 ) -> RenderableType:
-    """All that is known of one run, and facts `beside` that."""
+    """The details of one run, with the facts `beside` it."""
     facts = named()
     for key in ("failure", "reason", "name", "owner", "rounds", "accuracy", "loss", "digest"):
         if run.get(key) not in (None, ""):

@@ -1,1 +1,1 @@
-"""How a user reaches a mediator: profiles, the calls, and the files of a run."""
+"""A user's access to a mediator: profiles, calls, and the files of a run."""

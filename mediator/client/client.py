@@ -1,6 +1,6 @@
-"""MediatorClient: a user's calls to a mediator, each of which ends with an answer or an error.
+"""MediatorClient: a user's calls to a mediator; each ends with an answer or an error.
 
-A stream that was cut goes on where it ended, without a loss or a repetition.
+A stream that is cut resumes where it ended, without loss or repetition.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ from ..workload import Payload
 from .retrying_stub import ClientTimeouts, RetryingStub
 
 Document = Mapping[str, Any]
-"""A JSON object."""
 
 ENDED = frozenset({"finished", "failed", "stopped", "interrupted"})
-"""Statuses of runs that have ended."""
 SLOWEST_LINK = 50_000
 """Bytes per second, for the deadline of a file."""
 _MOST_AT_ONCE = 1_000
-"""Runs to ask for in one call."""
+"""The most runs to request in one call."""
 _MOST_FILES = 100_000
-"""More files than any run has."""
+"""An upper bound on the files of a run."""
 STOPPING = "stopping"
 """The status of a run whose coordinator has been told to end."""
 LOOK_S = 0.2
-"""Seconds between two looks at a run that stops."""
+"""Seconds between two looks at a stopping run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A file of a run. The mediator chose its path, which is not safe to use here."""
+    """A file of a run. The mediator chose `path`, so it is not safe to use here."""
 
     path: str
     size: int
@@ -77,9 +75,9 @@ class MediatorClient:
         patience: ClientTimeouts | None = None,
         on_cut: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """Connect at the first call; CertificateExpired at once.
+        """Connect at the first call; raise CertificateExpired at once.
 
-        `on_cut` is called with the reason, once, when a followed stream is cut and asked for again.
+        `on_cut` is called once, with the reason, when a followed stream is cut and resumed.
         """
         credentials.identity.check(time.time())
         self.address = address
@@ -109,10 +107,10 @@ class MediatorClient:
         code: bytes = b"",
         shared: bool = False,
     ) -> Document:
-        """Submit a run under an id chosen here: two calls submit it once. RunExists.
+        """Submit a run under the caller's id, once even if repeated. RunExists.
 
-        `code` is an archive of the user's own modules, which the mediator keeps with the run. All
-        users of the mediator may read the results of a `shared` run.
+        `code` is an archive of the user's modules, which the mediator keeps with the run. All users
+        may read the results of a `shared` run.
         """
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
@@ -126,11 +124,11 @@ class MediatorClient:
         return _document(self._calls.ask("submit", request, run=run).run_json)
 
     def list_runs(self) -> list[Document]:
-        """All runs that the mediator knows, the first submitted first."""
+        """All runs, in order of submission."""
         return self.newest_runs(sys.maxsize)[0]
 
     def newest_runs(self, most: int) -> tuple[list[Document], int]:
-        """The newest runs, the first submitted first; and how many were submitted before them."""
+        """The newest runs, in order of submission, and the number of older ones."""
         found: list[Document] = []
         request, more = pb.ListRunsRequest(), 0
         while len(found) < most:
@@ -144,13 +142,13 @@ class MediatorClient:
         return found[::-1], more
 
     def show_run(self, run: str) -> Document:
-        """What is known of a run. NoSuchRun."""
+        """Show a run. NoSuchRun."""
         return _document(self._calls.ask("show_run", pb.RunRequest(run=run), run=run).run_json)
 
     def stop_run(self, run: str, *, wait: bool = True) -> Document:
         """Stop a run so that it can be resumed; with `wait`, return once it has stopped.
 
-        A run that takes longer than `work_s` seconds is returned as it is then.
+        After `work_s` seconds, return the run as it is.
         """
         found = _document(self._calls.ask("stop_run", pb.RunRequest(run=run), run=run).run_json)
         waited = 0.0
@@ -161,22 +159,22 @@ class MediatorClient:
         return found
 
     def resume_run(self, run: str) -> Document:
-        """Resume a run that was stopped or interrupted, or goes on. RequestRefused."""
+        """Resume a run that ended unfinished; one in progress stays as it is. RequestRefused."""
         return _document(self._calls.ask("resume_run", pb.RunRequest(run=run), run=run).run_json)
 
     def remove_run(self, run: str) -> Document:
-        """Remove a run that has ended; its last state. RequestRefused if it goes on."""
+        """Remove a run that has ended; return its last state. RequestRefused while in progress."""
         return _document(self._calls.ask("remove_run", pb.RunRequest(run=run), run=run).run_json)
 
     def follow_run(self, run: str, *, after: int = 0, follow: bool = True) -> Iterator[Happening]:
-        """A run's events after a number; with `follow` until it ends, over broken connections."""
+        """Yield a run's events after a number; with `follow`, until it ends, over broken links."""
         return self._events("follow_run", run, after, follow, self._is_over(run, follow))
 
     def _is_over(self, run: str, follow: bool) -> Callable[[], bool]:
         return lambda: not follow or self.show_run(run).get("status") in ENDED
 
     def run_log(self, run: str, *, follow: bool = False) -> Iterator[str]:
-        """The stderr of a run's coordinators, in parts; with `follow` until the run ends."""
+        """Yield the output of a run's coordinators; with `follow`, until the run ends."""
         printed = 0
 
         def attempt() -> Iterator[str]:
@@ -198,7 +196,7 @@ class MediatorClient:
         return [RunFile(path=each.path, size=each.size) for each in reply.files]
 
     def read_file(self, run: str, file: RunFile, to: BinaryIO) -> None:
-        """Write a file's bytes to `to`; MediatorFailed unless they are `file.size` bytes."""
+        """Write a file's bytes to `to`; MediatorFailed unless there are `file.size`."""
         request = pb.ReadFileRequest(run=run, path=file.path)
         at, timeout_s = 0, self._patience.call_s + file.size / SLOWEST_LINK
         for piece in self._calls.stream("read_file", request, run=run, timeout_s=timeout_s):
@@ -215,10 +213,7 @@ class MediatorClient:
             )
 
     def ask_run(self, run: str, question: Payload) -> Payload:
-        """Ask a run that goes on about a VirtualNode. QuestionFailed.
-
-        The question and the answer may hold tensors as large as models.
-        """
+        """Ask a run in progress about a VirtualNode, with tensors both ways. QuestionFailed."""
         with tempfile.TemporaryDirectory(prefix="fedpilot-") as made:
             folder = Path(made)
             header, blob = write(question, folder)
@@ -246,7 +241,7 @@ class MediatorClient:
     # -- sites --------------------------------------------------------------------------------
 
     def list_sites(self) -> list[Document]:
-        """All sites that have joined, by name, without their declared data."""
+        """All joined sites by name, without their declared data."""
         return self._sites("")
 
     def _sites(self, only: str) -> list[Document]:
@@ -255,7 +250,7 @@ class MediatorClient:
         return sorted(found, key=lambda site: str(site.get("name")))
 
     def show_site(self, name: str) -> Document:
-        """A site with its declared `data`; NoSuchSite names the sites that have joined."""
+        """Show a site with its declared `data`; NoSuchSite names the joined sites."""
         for site in self._sites(name) if name else ():
             if site.get("name") == name:
                 return site
@@ -264,14 +259,14 @@ class MediatorClient:
         raise NoSuchSite(f"there is no site {name!r}; there are: {there}")
 
     def change_site(self, name: str, change: str) -> Document:
-        """Cordon, uncordon, drain or remove a site; its state then."""
+        """Cordon, uncordon, drain or remove a site, and return its state."""
         request = pb.ChangeSiteRequest(site=name, change=change)
         return _document(self._calls.ask("change_site", request, site=name).site_json)
 
     def run_at_site(self, site: str, arguments: list[str]) -> SiteCommandOutcome:
-        """Run `fedpilot ARGUMENTS`, a cluster or job command, beside a site's agent.
+        """Run `fedpilot ARGUMENTS`, a cluster or job command, at a site's agent.
 
-        The exit code is one that commands have: 4 for a command that was ended at its deadline.
+        The exit code is one of fedpilot's: 4 for a command that was ended at its deadline.
         """
         request = pb.RunAtSiteRequest(site=site, arguments=arguments)
         timeout_s = self._patience.work_s
@@ -280,7 +275,7 @@ class MediatorClient:
         return SiteCommandOutcome(exit_code=code, out=reply.out, err=reply.err)
 
     def make_token(self, site: str, *, valid_s: float) -> tuple[str, float]:
-        """A token with which a site of that name may join once; and its end in epoch seconds."""
+        """Make a token for one join of the site; return it and its end in epoch seconds."""
         request = pb.MakeTokenRequest(site=site, valid_s=valid_s)
         reply = self._calls.ask("make_token", request, site=site)
         return reply.token, reply.expires_at
@@ -288,12 +283,12 @@ class MediatorClient:
     # -- the federation -----------------------------------------------------------------------
 
     def list_audit(self, last: int) -> list[Document]:
-        """The last administrative acts, the latest last."""
+        """The last audited acts, latest last."""
         reply = self._calls.ask("list_audit", pb.ListAuditRequest(last=last))
         return [_document(text) for text in reply.entry_json]
 
     def follow_events(self, *, after: int = 0, follow: bool = False) -> Iterator[Happening]:
-        """The federation's events after a number; with `follow`, without end."""
+        """Yield the federation's events after a number; with `follow`, endlessly."""
         return self._events("follow_events", "", after, follow, lambda: not follow)
 
     def _events(
@@ -313,7 +308,6 @@ class MediatorClient:
 
 
 def _document(text: str) -> Document:
-    """A JSON object that the mediator sent."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""Reads and writes `profiles.yaml`, a user's profiles, in the folder of the user's settings.
+"""Reads and writes a user's profiles: `profiles.yaml` in the user's settings folder.
 
-The file holds no secrets: it names the folders of credentials.
+The file holds no secrets, only the folders of credentials.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _File(Strict):
 
 
 def config_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of a user's settings: FEDPILOT_CONFIG_DIR, or the system's default."""
+    """The user's settings folder: FEDPILOT_CONFIG_DIR, or the system's default."""
     return Path(environment.get("FEDPILOT_CONFIG_DIR") or click.get_app_dir("fedpilot"))
 
 
 def read(folder: Path) -> Profiles:
-    """The profiles of a folder; none without a file. BadFile, ProfileError."""
+    """Read the profiles in a folder; none without a file. BadFile, ProfileError."""
     path = folder / FILE
     if not path.exists():
         return Profiles()

@@ -1,7 +1,7 @@
-"""Profiles: the address of a mediator, and the credentials of a user there.
+"""Profiles: a mediator's address and a user's credentials for it.
 
-A command takes the first that is given of `--mediator` with `--credentials`, `--profile`,
-FEDPILOT_PROFILE and the default profile. `profile_file` keeps them.
+A command takes the first that is given: `--mediator` with `--credentials`, `--profile`,
+FEDPILOT_PROFILE, the default profile. `profile_file` stores profiles.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A mediator as one user reaches it."""
+    """How a user reaches one mediator."""
 
     name: str
-    """Empty if the command line gives all of it."""
+    """Empty if the profile comes from the command line."""
     address: str
     credentials: Path
 
@@ -34,7 +34,7 @@ class Profiles:
 
     by_name: Mapping[str, Profile] = field(default_factory=dict)
     default: str = ""
-    """Empty, or the name of one of them."""
+    """The name of one of them, or empty."""
 
     def named(self, name: str) -> Profile:
         """The profile of that name; ProfileError names those that exist."""
@@ -46,26 +46,26 @@ class Profiles:
         return self.by_name[name]
 
     def with_profile(self, profile: Profile, *, default: bool = False) -> Profiles:
-        """With one more profile, or another one of its name; the first is the default."""
+        """Add or replace a profile; the first one becomes the default."""
         check_name(profile.name)
         check_address(profile.address)
         chosen = profile.name if default or not self.by_name else self.default
         return Profiles(by_name={**self.by_name, profile.name: profile}, default=chosen)
 
     def without(self, name: str) -> Profiles:
-        """Without a profile, which is then not the default either."""
+        """Remove a profile; if it was the default, none remains."""
         self.named(name)
         kept = {each: profile for each, profile in self.by_name.items() if each != name}
         return Profiles(by_name=kept, default="" if self.default == name else self.default)
 
     def with_default(self, name: str) -> Profiles:
-        """With another default."""
+        """Set the default."""
         return replace(self, default=self.named(name).name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """The options of a command line and the environment; empty is not given."""
+    """The options of a command line and the environment; empty if not given."""
 
     mediator: str = ""
     credentials: str = ""
@@ -75,14 +75,14 @@ class ConnectionOptions:
 
     @property
     def on_purpose(self) -> bool:
-        """Whether the user names a mediator, without the default profile."""
+        """Whether the user names a mediator or profile."""
         return bool(self.mediator or self.profile or self.variable)
 
 
 def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
-    """The profile to use; None if none was named and there is no default.
+    """Choose the profile to use; None if none was named and there is no default.
 
-    ProfileError if the options contradict each other, or name no profile.
+    ProfileError for contradictory options, an unknown profile, or an address without credentials.
     """
     if asked.mediator:
         if asked.profile:
@@ -103,7 +103,7 @@ def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
 
 
 def _at(profiles: Profiles, address: str) -> Profile:
-    """The profile of an address, for its credentials."""
+    """Find the profile with credentials for an address."""
     found = sorted(name for name, each in profiles.by_name.items() if each.address == address)
     if len(found) == 1:
         return profiles.by_name[found[0]]
@@ -117,7 +117,7 @@ def _at(profiles: Profiles, address: str) -> Profile:
 
 
 def check_name(name: str) -> str:
-    """The name of a profile, or ProfileError."""
+    """Return a valid profile name; ProfileError for any other."""
     if not _NAME.fullmatch(name):
         raise ProfileError(
             "a profile's name is 1 to 63 letters, digits, dots, dashes or underscores, and "
@@ -127,7 +127,7 @@ def check_name(name: str) -> str:
 
 
 def check_address(address: str) -> str:
-    """HOST:PORT, or ProfileError."""
+    """Return a valid HOST:PORT; ProfileError for any other."""
     found = _ADDRESS.fullmatch(address)
     if not found or not 0 < int(found["port"]) < 65536:
         raise ProfileError(

@@ -1,6 +1,6 @@
-"""RetryingStub: calls of the mediator with deadlines, repeated after a broken link.
+"""RetryingStub: calls to the mediator with deadlines, retried after a broken link.
 
-Idempotent calls and streams are repeated while the mediator does not answer, within a budget. gRPC
+Idempotent calls and streams are retried while the mediator does not answer, within a budget. gRPC
 never runs in the main thread: it would not survive a KeyboardInterrupt there.
 """
 
@@ -63,7 +63,7 @@ _REPEATABLE = frozenset(
         "list_audit",
     }
 )
-"""Idempotent calls. `ask_run` is one: a client that is trained again has the same bits."""
+"""Idempotent calls. `ask_run` is one: training a client again gives the same bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +73,21 @@ class ClientTimeouts:
     call_s: float = 30.0
     """For an answer."""
     work_s: float = 600.0
-    """For an answer that needs work: of a VirtualNode, or of a command at a site."""
+    """For an answer that needs work by a VirtualNode or a command at a site."""
     tensors_s: float = 3_600.0
-    """For the tensors of an answer, in addition; a cut link is noticed earlier."""
+    """In addition, for the tensors of an answer; a cut link is noticed earlier."""
     again_s: float = 5.0
-    """For which a call is repeated while the mediator cannot be reached."""
+    """How long a call is retried while the mediator cannot be reached."""
     cut_s: float = 600.0
-    """For which a followed stream is repeated while the mediator cannot be reached."""
+    """How long a followed stream is retried while the mediator cannot be reached."""
     stream_s: float = 300.0
-    """After which a stream is asked for again, to notice a mediator that has vanished."""
+    """How long until a stream is reopened, to notice a vanished mediator."""
     first_pause_s: float = 0.2
     longest_pause_s: float = 2.0
 
 
 class RetryingStub:
-    """The calls of UserService at one mediator; they raise the errors of this package."""
+    """The calls of UserService at one mediator; they raise this package's errors."""
 
     def __init__(
         self,
@@ -123,14 +123,14 @@ class RetryingStub:
         site: str = "",
         timeout_s: float | None = None,
     ) -> Any:
-        """Make a call with one answer, as `again` does."""
+        """Make a call with one answer, with the retries of `again`."""
         call, limit_s = getattr(self.stub, method), timeout_s or self._patience.call_s
         return self.again(method, lambda: call(request, timeout=limit_s), run=run, site=site)
 
     def again(
         self, method: str, act: Callable[[], Value], *, run: str = "", site: str = ""
     ) -> Value:
-        """Make a call, and repeat it within the budget if it is idempotent."""
+        """Make a call, and retry it within the budget if it is idempotent."""
         deadline = time.monotonic() + self._patience.again_s
         pauses = self._pauses()
         while True:
@@ -148,7 +148,7 @@ class RetryingStub:
     def stream(
         self, method: str, request: Any, *, run: str = "", timeout_s: float | None = None
     ) -> Iterator[Any]:
-        """One attempt at a stream; without `timeout_s` it ends after `stream_s`, with no error."""
+        """Attempt a stream once; without `timeout_s` it ends after `stream_s` without an error."""
         begin, limit_s = getattr(self.stub, method), timeout_s or self._patience.stream_s
         call = uninterrupted(lambda: begin(request, timeout=limit_s))
         try:
@@ -163,10 +163,10 @@ class RetryingStub:
     def again_when_cut(
         self, attempt: Callable[[], Iterator[Any]], is_over: Callable[[], bool], *, follow: bool
     ) -> Iterator[Any]:
-        """The parts of repeated attempts, until one ends and `is_over()`. MediatorUnreachable."""
+        """Yield the parts of attempts until one ends and `is_over()`. MediatorUnreachable."""
         budget_s = self._patience.again_s
         if follow:
-            is_over()  # raises at once for a mediator that was never reached
+            is_over()  # raises at once if the mediator was never reached
             budget_s = self._patience.cut_s
         heard_at, pauses, told = time.monotonic(), self._pauses(), False
         while True:
@@ -193,7 +193,7 @@ class RetryingStub:
 
 
 def uninterrupted(act: Callable[[], Value]) -> Value:
-    """Act in a thread that no signal interrupts; only the waiting for it can be interrupted."""
+    """Act in a thread that no signal interrupts; a signal only interrupts the wait for it."""
     if threading.current_thread() is not threading.main_thread():
         return act()
     done: queue.SimpleQueue[Callable[[], Value]] = queue.SimpleQueue()
@@ -215,7 +215,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "") -> MediatorError:
-    """The error of a failed call; `run` or `site` is what the call was about, if any."""
+    """Make the error of a failed call, which was about `run` or `site`, if given."""
     code, said = error.code(), plain_lines(error.details() or "it gives no reason")[:2_000]
     match code:
         case _Code.UNAVAILABLE if site and said.startswith(f"site {site} "):
@@ -225,7 +225,7 @@ def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "
             return MediatorUnreachable(address, early or _cause(said))
         case _Code.UNAVAILABLE:
             return MediatorUnreachable(address, _cause(said))
-        case _Code.CANCELLED:  # by the mediator: nothing here cancels a call that it waits for
+        case _Code.CANCELLED:  # by the mediator: this side never cancels a call it waits for
             return MediatorUnreachable(address, "it ended while it was asked")
         case _Code.DEADLINE_EXCEEDED:
             early = too_early_for(address, time.time())
@@ -240,7 +240,6 @@ def error_of(address: str, error: grpc.RpcError, *, run: str = "", site: str = "
 
 
 def _cause(said: str) -> str:
-    """gRPC's reason of a failed connection, without the layers around it."""
     said = said.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
     if _of_trust(said):
         return (
@@ -251,5 +250,4 @@ def _cause(said: str) -> str:
 
 
 def _of_trust(said: str) -> bool:
-    """Whether a connection failed by its certificates."""
     return "handshak" in said.lower() or "certificate" in said.lower()

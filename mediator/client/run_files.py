@@ -1,7 +1,7 @@
 """Fetches the files of a run from a mediator into a local folder.
 
-The mediator is not trusted: names that could lead out of the folder, and more bytes than there is
-room for, are refused before anything is written.
+The mediator is not trusted: names that could lead out of the folder, or files that exceed the free
+space, are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .client import MediatorClient, RunFile
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 DEEPEST = 8
-"""Parts of a path; a run's files have three."""
+"""The most parts of a path; a run's files have up to three."""
 ATTEMPTS = 5
-"""At a file that changes while it is fetched."""
+"""Attempts to fetch a file that changes meanwhile."""
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """A path that stays inside its folder; MediatorFailed for any other."""
+    """Parse a path that stays in its folder; MediatorFailed for any other."""
     parts = name.split("/")
     if len(parts) > DEEPEST or not all(_PART.fullmatch(part) for part in parts):
         raise MediatorFailed(
@@ -33,7 +33,7 @@ def safe_path(name: str) -> PurePosixPath:
 
 
 def checked(files: Sequence[RunFile], free_bytes: int) -> dict[PurePosixPath, RunFile]:
-    """The place of each file. MediatorFailed for hostile names, BadRequest for lack of room."""
+    """Each file's safe path; MediatorFailed for hostile names, BadRequest for lack of room."""
     places: dict[PurePosixPath, RunFile] = {}
     spelled: set[str] = set()
     for file in files:
@@ -58,10 +58,7 @@ def fetch_run(
     to: Path,
     tell: Callable[[PurePosixPath, int], None] = lambda place, size: None,
 ) -> list[PurePosixPath]:
-    """Fetch all files of a run, each whole or not at all; their names.
-
-    BadRequest unless the folder is new or empty.
-    """
+    """Fetch a run's files, each atomically; BadRequest unless the folder is new or empty."""
     files = client.list_files(run)
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -78,7 +75,7 @@ def fetch_run(
 
 
 def _bring(client: MediatorClient, run: str, file: RunFile, path: Path) -> None:
-    """Fetch one file, again if the run changes it meanwhile."""
+    """Fetch one file; retry if the run changes it meanwhile."""
     aside = path.with_name(f".{path.name}.part")
     for attempt in range(ATTEMPTS):
         try:

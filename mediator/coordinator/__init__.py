@@ -1,1 +1,1 @@
-"""The process of one run's coordinator beside the mediator, and its connection to it."""
+"""The process of a run's coordinator beside the mediator, and its connection to the mediator."""

@@ -1,7 +1,7 @@
-"""MediatorConnection: a coordinator's end of its conversation with the mediator, for threads.
+"""MediatorConnection: a coordinator's thread-safe end of its conversation with the mediator.
 
-Each order gives a future of its answer. A broken conversation is not resumed: its owner ends, the
-mediator restarts the coordinator, and that asks again under the same keys.
+Each order gives a future of its answer. A broken conversation is not resumed: this process ends,
+and the mediator starts another, which asks again under the same keys.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ log = logging.getLogger(__name__)
 CONNECT_S = 30.0
 """How long the mediator may take to answer."""
 MOST_UNSENT = 10_000
-"""Messages that may wait to be sent; a further one blocks its sender."""
+"""Messages that may wait to be sent; more block their sender."""
 SEND_S = 60.0
-"""How long a sender blocks at most."""
+"""The longest that a sender blocks."""
 JOIN_S = 5.0
 ALIVE_S = 15.0
-"""How often the mediator hears that this process lives."""
+"""How often this process reports that it lives."""
 LONGEST_HAPPENED = 64 << 10
-"""Characters of a site's event; honest ones need some hundreds."""
+"""Characters of a site's event; honest ones need hundreds."""
 
 
 def terminate_this_process(reason: str) -> None:
-    """End this coordinator, whose conversation is broken. The mediator starts it again."""
+    """End this coordinator after a broken conversation; the mediator restarts it."""
     log.error("the conversation with the mediator is over: %s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A user's question to this run, which is answered once."""
+    """A user's question to this run; call `answer` or `fail` once."""
 
     payload: Payload
     answer: Callable[[Payload], None]
@@ -82,18 +82,15 @@ class RunQuery:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The futures that wait for the answer to one order.
-
-    Nothing is sent twice here, since a broken conversation ends this process.
-    """
+    """Futures for the answer to one order; never resent, since a broken link ends the process."""
 
     order: pb.Order
-    """Its blob is kept until the answer is here."""
+    """Its blob is kept until the answer arrives."""
     futures: list[Future[Payload]] = field(default_factory=list)
 
 
 class MediatorConnection:
-    """One conversation; its methods may be called from any thread, callbacks come from its own."""
+    """One conversation, usable from any thread; callbacks run in its own."""
 
     def __init__(
         self,
@@ -102,7 +99,7 @@ class MediatorConnection:
         *,
         on_broken: Callable[[str], None] = terminate_this_process,
     ) -> None:
-        """Converse with the mediator of a folder. MediatorUnreachable if it does not answer."""
+        """Connect to the mediator of a folder. MediatorUnreachable if it does not answer."""
         self.run = check_run(run)
         self.blobs = BlobStore(folder / "blobs", LARGEST_BLOB)
         self._on_broken = on_broken
@@ -116,14 +113,14 @@ class MediatorConnection:
         self.wait_for_sites = self._board.wait_for
         self._ledger = TrafficLedger()
         self.on_link_use: Callable[[LinkUse], None] = lambda use: None
-        """Called about once a second with how blobs used the sites' links."""
+        """Called about once a second with the use of sites' links by blobs."""
         self._on_stop: Callable[[str], None] = lambda reason: None
         self._stop_reason: str | None = None
         self._over = ""
         self._closing = False
         self._replies = ReplyBlobs(self._keeping)
         self.questions: queue.Queue[RunQuery] = queue.Queue()
-        """What users ask of this run, in the order in which they asked."""
+        """Users' questions to this run, in order."""
         self._undo = ExitStack()
         self._address = self._undo.enter_context(local_address(folder, COORDINATORS_SOCKET))
         self._channel = grpc.insecure_channel(self._address, options=LOCAL_OPTIONS)
@@ -156,33 +153,33 @@ class MediatorConnection:
         return self._board.sites
 
     def link(self, site: str) -> SiteLink:
-        """A link to a site's part of this run. The site may be away."""
+        """A link to a site's part of this run; the site may be away."""
         return SiteLink(self, check_site(site))
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
-        """Call this with each site that changes from now on; it must not wait for an answer."""
+        """Set a callback for each site that changes from now on; it must not wait for an answer."""
         self._board.on_change = callback
 
     # -- the run ----------------------------------------------------------------------------------
 
     def emit(self, event: Mapping[str, Any]) -> None:
-        """Tell of an event, as `run --json` prints it."""
+        """Send an event, as `run --json` prints it."""
         self._put(pb.FromCoordinator(event_json=json.dumps(event)))
 
     def on_stop(self, callback: Callable[[str], None]) -> None:
-        """Call this with the reason when the user stops the run; at once if that has happened."""
+        """Set a callback for the user's stop, with its reason; called at once after a stop."""
         with self._lock:
             self._on_stop, reason = callback, self._stop_reason
         if reason is not None:
             callback(reason)
 
     def drain_flows(self) -> list[tuple[Flow, int]]:
-        """Bytes that crossed the sites' boundaries since the last time, headers and all, sorted."""
+        """Bytes that crossed sites' boundaries since the last call, with headers, sorted."""
         with self._lock:
             return self._ledger.drain()
 
     def close(self) -> None:
-        """End the conversation once what was put in is sent; may be called twice."""
+        """End the conversation after sending what waits; may be called twice."""
         self._closing = True
         self._closed.set()
         with suppress(queue.Full):
@@ -211,7 +208,7 @@ class MediatorConnection:
         round_number: int = 0,
         purpose: str = "",
     ) -> Future[Payload]:
-        """Send an order to a site; the future of its answer. The same key is asked once."""
+        """Send an order to a site, once per key; return the future of its answer."""
         id = pb.OrderId(run=self.run, key=key)
         try:
             order = self._outbox.order(id, verb, payload, round_number, purpose)
@@ -229,12 +226,11 @@ class MediatorConnection:
         return failed(MediatorUnreachable(self._address, over)) if over else future
 
     def listen(self, site: SiteName, notify: Notify) -> None:
-        """Tell this one from now on what happens at a site."""
+        """Set the callback for a site's events."""
         with self._lock:
             self._listening[site] = notify
 
     def _live(self) -> None:
-        """The thread that tells the mediator that this process lives."""
         while not self._closed.wait(ALIVE_S) and not self._over:
             with suppress(queue.Full):  # a full queue proves as much
                 self._outgoing.put_nowait(pb.FromCoordinator(alive=pb.Alive()))
@@ -248,7 +244,6 @@ class MediatorConnection:
     # -- what comes -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """The thread of the conversation."""
         reason = "the mediator ended it"
         try:
             for message in self._call:
@@ -345,7 +340,7 @@ class MediatorConnection:
         self.questions.put(RunQuery(payload, answer, fail))
 
     def _end(self, reason: str) -> None:
-        """Fail all open orders, once: the conversation has ended."""
+        """Fail all open orders, once, after the end of the conversation."""
         with self._lock:
             if self._over:
                 return
@@ -371,7 +366,7 @@ class SiteLink:
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Fails with SiteLost once the mediator gives the site up."""
+        """Send an order; the future fails with SiteLost once the mediator gives the site up."""
         return self._connection.ask(
             self._site, verb, payload, key=key, round_number=round_number, purpose=purpose
         )

@@ -1,7 +1,7 @@
 """A run's coordinator as a process: `python -m fedpilot.mediator.coordinator.process FOLDER RUN`.
 
-An entry point (group `fedpilot.coordinators`) decides what it does. It ends when its stdin closes,
-whose other end only the mediator has.
+An entry point (group `fedpilot.coordinators`) does the work. The process ends when its stdin
+closes; only the mediator holds the other end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from pathlib import Path
 ENTRY_POINTS = "fedpilot.coordinators"
 KIND = "federated"
 LONGEST_END_S = 30.0
-"""How long it may take to end in order once its mediator is gone."""
+"""How long an orderly end may take once the mediator is gone."""
 
 NO_USER_CODE = "--no-user-code"
 Main = Callable[[Path, str, bool], int]
-"""Runs or resumes the run of an id, given the mediator's folder, and whether its config may name
-code that is not fedpilot's own; gives the exit code."""
+"""Runs or resumes a run; returns the exit code. Arguments: the mediator's folder, the run's id, and
+whether the config may name code other than fedpilot's.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the coordinator of a kind; its exit code."""
+    """Run a coordinator, and return its exit code."""
     parser = argparse.ArgumentParser(prog="fedpilot.mediator.coordinator.process")
     parser.add_argument("folder", type=Path, help="of the mediator")
     parser.add_argument("run", help="its id")
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def end_with_stdin() -> None:
-    """From now on this process ends soon after its stdin does."""
+    """From now on, end this process soon after its stdin closes."""
     threading.Thread(target=_watch_stdin, name="stdin", daemon=True).start()
 
 

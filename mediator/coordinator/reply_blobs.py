@@ -1,7 +1,6 @@
-"""ReplyBlobs: the tensors of a coordinator's replies to users, kept until the mediator has them.
+"""ReplyBlobs: keeps the tensors of a coordinator's replies until the mediator has read them.
 
-The mediator reads a reply's blob soon after the reply, so only the latest blobs stay, fewer if they
-are large.
+The mediator reads a reply's blob soon, so only the latest stay, fewer if they are large.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from ..wire.references import Keeping
 from ..workload import Payload
 
 MOST, MOST_BYTES = 64, 1 << 30
-"""Replies whose blobs stay, and bytes of them."""
+"""The most blobs that stay, and their bytes."""
 FEWEST = 16
-"""Replies whose blobs stay at any size."""
+"""Blobs that stay regardless of their size."""
 
 
 class ReplyBlobs:
-    """The blobs of the last replies; used from any thread."""
+    """The blobs of the last replies; thread-safe."""
 
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
@@ -28,7 +27,7 @@ class ReplyBlobs:
         self._last: deque[pb.Blob] = deque()
 
     def keep(self, payload: Payload) -> pb.Done:
-        """Write a reply's blob, and keep it for the mediator to read."""
+        """Write a reply's blob, and keep it for the mediator."""
         done = self._keeping.keep(payload)
         if done.blob.digest:
             over: list[str] = []

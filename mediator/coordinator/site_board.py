@@ -1,4 +1,4 @@
-"""SiteBoard: the sites that a coordinator knows, and threads that wait for enough of them."""
+"""SiteBoard: the sites known to a coordinator; threads wait here for enough of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import ReservationRefused
 from ..wire.messages import SiteName, SiteStanding
 
 COMING = (SiteState.JOINING, SiteState.SUSPECT)
-"""A site in one of these states is ready soon, or lost."""
+"""States of sites that will soon be ready or lost."""
 
 
 class SiteBoard:
-    """Sites by name; its methods may be called from any thread."""
+    """Sites by name; thread-safe."""
 
     def __init__(self) -> None:
         self._standings: dict[SiteName, SiteStanding] = {}
@@ -24,7 +24,7 @@ class SiteBoard:
         self.told = threading.Event()
         """Set once the sites are known, or the connection has ended."""
         self.on_change: Callable[[SiteStanding], None] = lambda standing: None
-        """Called with each site that changes after that; it must not wait for an answer."""
+        """Called with each site that changes later; it must not wait for an answer."""
 
     @property
     def sites(self) -> Mapping[SiteName, SiteStanding]:
@@ -32,7 +32,7 @@ class SiteBoard:
             return dict(self._standings)
 
     def update(self, changed: Iterable[SiteStanding]) -> None:
-        """The mediator has said how these sites stand."""
+        """Take the mediator's report about sites."""
         changed = list(changed)
         with self._changed:
             self._standings |= {standing.name: standing for standing in changed}
@@ -43,7 +43,7 @@ class SiteBoard:
         self.told.set()
 
     def end(self, reason: str) -> None:
-        """Fail all waiting threads: the connection to the mediator has ended."""
+        """Fail all waiting threads after the end of the connection."""
         with self._changed:
             self._over = reason
             self._changed.notify_all()
@@ -57,10 +57,10 @@ class SiteBoard:
         among: Collection[str] = (),
         settled: bool = False,
     ) -> tuple[SiteStanding, ...]:
-        """The sites that take new work, once there are enough and the required ones are among them.
+        """Wait until enough sites, with the required ones, take new work; return those.
 
-        `among` leaves all others out. `settled` also waits for sites that may soon be ready, as all
-        are after a restart of the mediator. ReservationRefused, with reasons, after the timeout.
+        `among` excludes all others. `settled` also waits for sites that may soon be ready, as all
+        may be after a restart of the mediator. ReservationRefused, with reasons, after the timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -83,7 +83,7 @@ class SiteBoard:
                 self._changed.wait(rest)
 
     def _why_not(self, min_sites: int, ready: int, missing: list[str]) -> dict[str, str]:
-        """What each wanted site lacks. Called under the lock."""
+        """Called under the lock."""
         if self._over:
             return {ReservationRefused.NO_SITE: f"the mediator is gone: {self._over}"}
         others = {

@@ -1,8 +1,8 @@
 """Which connections to a mediator are closed, and the log lines about them.
 
-A connection is a stranger's until a call on it is admitted. Strangers share a part of all
-connections; the rest stays free for known sites and users. If there are too many strangers, the
-address with most of them loses its oldest first: an honest peer needs less than a second. Known
+A connection is a stranger's until a call on it is admitted. Strangers may hold a fixed number of
+connections; the rest stay free for known sites and users. If there are too many strangers, the
+address with the most loses its oldest first: an honest peer needs less than a second. Known
 connections have a generous limit per address, since hospitals behind one firewall share one.
 """
 
@@ -17,13 +17,13 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 MOST_ADDRESSES = 1_000
-"""Addresses that are counted one by one between two lines of the log."""
+"""Addresses that are counted separately between two log lines."""
 MOST_SHOWN = 5
-"""Addresses that a line names."""
+"""Addresses that a log line names."""
 
 
 class PeerAddress(NamedTuple):
-    """Where a connection comes from."""
+    """The remote end of a connection."""
 
     address: str
     port: int
@@ -31,28 +31,26 @@ class PeerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenConnection:
-    """An open connection."""
-
     peer: PeerAddress
     since: float
     known: bool
-    """Whether a call on it was admitted."""
+    """Whether a call on the connection was admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections may be open."""
+    """Limits on open connections."""
 
     strangers: int
     """Connections without an admitted call."""
     of_address: int
-    """Connections of one address with admitted calls."""
+    """Connections with admitted calls from one address."""
     stranger_s: float
     """How long a connection may stay without an admitted call."""
 
 
 class Why(StrEnum):
-    """Why a connection has ended without an admitted call, or was closed here."""
+    """Why a connection ended without an admitted call, or was closed by the mediator."""
 
     LEFT = "ended without an admitted call"
     TOO_LONG = "closed, for long without an admitted call"
@@ -85,7 +83,7 @@ def to_close(
 
 
 def _levelled(counts: dict[str, int], too_many: int) -> dict[str, int]:
-    """Some counts once `too_many` were taken, one by one from the largest."""
+    """Reduce counts by `too_many` in total, always taking one from the largest."""
     low, high = 0, max(counts.values())
     while low < high:  # the lowest level that takes at most `too_many`
         level = (low + high) // 2
@@ -101,18 +99,18 @@ def _levelled(counts: dict[str, int], too_many: int) -> dict[str, int]:
 
 
 class TurnedAway:
-    """Counts connections that came to nothing since the last line about them."""
+    """Counts connections that came to nothing since the last log line about them."""
 
     def __init__(self) -> None:
         self._ended: Counter[tuple[str, Why]] = Counter()
 
     def count(self, address: str, why: Why, times: int = 1) -> None:
-        """Count ended connections; addresses beyond MOST_ADDRESSES are counted together."""
+        """Count ended connections; beyond MOST_ADDRESSES, new addresses are counted together."""
         named = (address, why) in self._ended or len(self._ended) < MOST_ADDRESSES
         self._ended[address if named else "", why] += times
 
     def line(self, since_s: float) -> str:
-        """A line about the `since_s` seconds since the last one; empty if nothing was counted."""
+        """Return the counts of the last `since_s` seconds as a log line; reset them."""
         ended, self._ended = self._ended, Counter()
         if not ended:
             return ""
@@ -137,7 +135,7 @@ class TurnedAway:
 
 
 def peer_named(text: str) -> PeerAddress | None:
-    """The peer of a call, from gRPC's text; None if that is no address and port."""
+    """Parse gRPC's text about the peer of a call; None without an IP address and port."""
     kind, _, where = text.partition(":")
     host, colon, port = unquote(where).rpartition(":")
     if kind not in ("ipv4", "ipv6") or not colon or not port.isdecimal():
@@ -149,7 +147,7 @@ def peer_named(text: str) -> PeerAddress | None:
 
 
 def plain_address(text: str) -> str:
-    """An address in one spelling; an IPv4 address that came over IPv6 as IPv4."""
+    """Normalize an IP address; an IPv4-mapped IPv6 address turns into IPv4."""
     found = ip_address(text)
     if isinstance(found, IPv6Address):
         found = found.ipv4_mapped or ip_address(text.partition("%")[0])
@@ -158,19 +156,19 @@ def plain_address(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The connections that a process has descriptors for."""
+    """The connections for which a process has file descriptors."""
 
     connections: int
     strangers: int
 
 
 OTHER_DESCRIPTORS = 256
-"""For all but connections: the database, blobs in transfer, coordinators, logs."""
+"""Reserved for the database, blobs in transfer, coordinators and logs."""
 FEWEST = 64
 
 
 def fitting(descriptors: int, connections: int, strangers: int) -> Places:
-    """How many of the wanted connections fit; strangers get a quarter at most.
+    """Cap connections by the file descriptors; strangers get a quarter at most.
 
     The port for joining takes as many again as there may be strangers.
     """

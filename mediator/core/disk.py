@@ -1,8 +1,8 @@
-"""How much of a disk caches leave free, and when a site's disk is too full to work with.
+"""How much disk space caches leave free, and when a site's disk is too full to take work.
 
-The free part is for logs, journals and certificates; half of it may hold models once the caches are
-empty. A site with less than half of it is in trouble until all of it is free again: otherwise its
-state would change with every file.
+The reserve is for logs, journals and certificates; models may fill half of it once the caches are
+empty. A site with less than half of the reserve free is in trouble until all of it is free again;
+otherwise its state would change with every file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fedpilot.fabric.core.text.amounts import in_bytes
 MOST_KEPT_FREE = 512 << 20
 """Bytes that stay free of a large disk."""
 PART_KEPT_FREE = 20
-"""Of a small disk, one part in so many stays free."""
+"""On a small disk, 1/20 stays free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The bytes of a disk."""
+    """Disk space in bytes."""
 
     total: int
     free: int

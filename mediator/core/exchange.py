@@ -1,10 +1,10 @@
 """Requests under idempotency keys: each is executed once, and its reply is kept until it is taken.
 
-A Requester and a Responder are the ends of a conversation that may break and lose messages at any
-moment. The requester keeps a request until its reply is taken. The responder keeps the reply until
-the requester acknowledges it. When the two connect, the responder lists the keys that it holds: the
-requester sends the others again, and adopts unknown ones, since it may have been restarted. A
-deadline is a `release` by the end whose clock has run out.
+The connection between a Requester and a Responder may break and lose messages at any moment. The
+requester keeps a request until its reply is taken; the responder keeps the reply until the
+requester acknowledges it. When the two connect, the responder lists the keys that it holds. The
+requester sends the others again and adopts unknown ones, since it may have restarted. A deadline is
+a `release` by the end that enforces it.
 
 `REQUESTING` and `RESPONDING` list all transitions. Nothing here sends, waits or reads a clock.
 """
@@ -32,15 +32,15 @@ class Phase(StrEnum):
 
     # A requester's
     QUEUED = "queued"
-    """Asked for, and to be sent to the responder."""
+    """Asked for, but not sent yet."""
     SENT = "sent"
-    """Asked for; the responder has it, unless it does not list it at the next connection."""
+    """Asked for and sent; sent again if the responder does not list it at the next connection."""
     ANSWERED = "answered"
-    """Asked for, and the reply is here."""
+    """Asked for, and the reply has arrived."""
     ADOPTED = "adopted"
-    """The responder has it; here it is not asked for at the moment."""
+    """The responder has it; at present no party asks for it."""
     KEPT = "kept"
-    """The reply is here; it is not asked for at the moment."""
+    """The reply has arrived; at present no party asks for it."""
 
     # A responder's
     AT_WORK = "at work"
@@ -51,25 +51,25 @@ class Phase(StrEnum):
 
 
 class Trigger(StrEnum):
-    """An event of a key."""
+    """An event about a key."""
 
     ASKED = "asked"
     UNASKED = "unasked"
-    """The asking party has gone, and may come back."""
+    """The asking party has disconnected, and may come back."""
     SENT = "sent"
     HELD = "held"
-    """The two connect, and the responder has the key."""
+    """The ends connect, and the responder has the key."""
     MISSING = "missing"
-    """The two connect, and the responder does not have it."""
+    """The ends connect, and the responder does not have the key."""
     REPLIED = "replied"
     RELEASED = "released"
-    """The reply is not needed, or not any longer."""
+    """The reply was taken, or is not needed."""
     LOST = "lost"
-    """The responder has ended; or, for a responder, its execution was stopped."""
+    """The responder has ended; at a responder: the execution was stopped."""
 
 
 class Effect(StrEnum):
-    """What an end has to do."""
+    """The action that an end takes."""
 
     NOTHING = "nothing"
     SEND = "send"
@@ -81,11 +81,10 @@ class Effect(StrEnum):
     """Tell the responder that it may forget the key."""
     EXECUTE = "execute"
     REPLY = "reply"
-    """Send the reply to the requester."""
     STOP = "stop"
     """Stop the execution, if that is possible."""
     FORGET = "forget"
-    """Give back what was kept for the key."""
+    """Free everything kept for the key."""
 
 
 Table = Mapping[tuple[Phase, Trigger], tuple[Phase, Effect]]
@@ -117,7 +116,7 @@ REQUESTING: Table = {
     (Phase.ANSWERED, Trigger.REPLIED): (Phase.ANSWERED, Effect.NOTHING),
     (Phase.ANSWERED, Trigger.RELEASED): (Phase.ABSENT, Effect.ACKNOWLEDGE),
     (Phase.ANSWERED, Trigger.LOST): (Phase.ANSWERED, Effect.NOTHING),
-    # Asked for again, it is sent again: its reply may have been refused while it was adopted.
+    # Send it again: its reply may have been refused while the request was adopted.
     (Phase.ADOPTED, Trigger.ASKED): (Phase.QUEUED, Effect.SEND),
     (Phase.ADOPTED, Trigger.UNASKED): (Phase.ADOPTED, Effect.NOTHING),
     (Phase.ADOPTED, Trigger.HELD): (Phase.ADOPTED, Effect.NOTHING),
@@ -160,17 +159,17 @@ RESPONDING: Table = {
 
 @dataclass(slots=True)
 class OpenRequest(Generic[Key, Message, Reply]):
-    """A request of a requester."""
+    """A request as its requester sees it."""
 
     key: Key
     message: Message | None = None
-    """None for one that was adopted and not asked for since."""
+    """None if the request was adopted and not asked for since."""
     phase: Phase = Phase.ABSENT
     reply: Reply | None = None
 
     @property
     def adopted(self) -> bool:
-        """Whether only the responder vouches for the request."""
+        """Whether the request is known only from the responder."""
         return self.message is None
 
 
@@ -178,13 +177,13 @@ class Reconnected(NamedTuple, Generic[Key, Message, Reply]):
     """The consequences of a new connection."""
 
     released: list[Key]
-    """Keys that the responder need not hold: to be acknowledged."""
+    """Keys to acknowledge: the responder need not hold them."""
     forgotten: list[OpenRequest[Key, Message, Reply]]
     """Adopted requests that the responder no longer holds."""
 
 
 class Requester(Generic[Key, Message, Reply]):
-    """The end that asks, with its requests in the order in which they came."""
+    """The end that asks; it keeps its requests in order of arrival."""
 
     def __init__(self) -> None:
         self.open: OrderedDict[Key, OpenRequest[Key, Message, Reply]] = OrderedDict()
@@ -193,30 +192,24 @@ class Requester(Generic[Key, Message, Reply]):
     def ask(
         self, key: Key, message: Message | None
     ) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """Ask for the first time, or again: SEND, DELIVER or NOTHING.
-
-        Without a message, ask for the reply to one that was sent before.
-        """
+        """Ask, or ask again (without a message: for an earlier reply): SEND, DELIVER or NOTHING."""
         self._released.pop(key, None)
         request = self.open.get(key) or OpenRequest(key)
         request.message = request.message or message
         return self._step(request, Trigger.ASKED), request
 
     def unsent(self) -> list[OpenRequest[Key, Message, Reply]]:
-        """The requests to send to the responder, the first asked first."""
+        """The requests to send, oldest first."""
         return [each for each in self.open.values() if each.phase is Phase.QUEUED and each.message]
 
     def sent(self, key: Key) -> None:
-        """Note that a request was sent on the open connection."""
+        """Record that a request was sent on the open connection."""
         self._step(self.open[key], Trigger.SENT)
 
     def connected(
         self, held: Iterable[Key], wanted: Callable[[Key], bool], room: int
     ) -> Reconnected[Key, Message, Reply]:
-        """The two have connected, and the responder holds these keys.
-
-        Adopt the unknown ones that are `wanted`, up to `room` adopted requests in all.
-        """
+        """Take the responder's listed keys; adopt `wanted` unknown ones, up to `room` in all."""
         holds = set(held)
         found = Reconnected[Key, Message, Reply]([], [])
         for request in list(self.open.values()):
@@ -233,7 +226,7 @@ class Requester(Generic[Key, Message, Reply]):
         return found
 
     def replied(self, key: Key, reply: Reply) -> tuple[Effect, OpenRequest[Key, Message, Reply]]:
-        """Take a reply, perhaps a repeated one: DELIVER, ACKNOWLEDGE or NOTHING."""
+        """Take a reply, which may be a repeat: DELIVER, ACKNOWLEDGE or NOTHING."""
         request = self.open.get(key) or OpenRequest(key)
         if request.reply is None:
             request.reply = reply
@@ -246,12 +239,12 @@ class Requester(Generic[Key, Message, Reply]):
         return self._step(request, Trigger.RELEASED), request
 
     def unask(self, keys: Iterable[Key]) -> list[OpenRequest[Key, Message, Reply]]:
-        """The party that asked for these has gone, and may come back; the forgotten requests."""
+        """Record that the asking party has disconnected; return the requests that are forgotten."""
         requests = [self.open[key] for key in keys if key in self.open]
         return [each for each in requests if self._step(each, Trigger.UNASKED) is Effect.FORGET]
 
     def lost(self) -> list[OpenRequest[Key, Message, Reply]]:
-        """The responder has ended; the requests that it had not answered."""
+        """Record that the responder has ended; return the requests that it had not answered."""
         ended = []
         for request in list(self.open.values()):
             if self._step(request, Trigger.LOST) is not Effect.NOTHING:
@@ -289,34 +282,34 @@ class Responder(Generic[Key, Reply]):
         return key in self._phases
 
     def asked(self, key: Key) -> Effect:
-        """Take a request, perhaps a repeated one: EXECUTE, REPLY or NOTHING."""
+        """Take a request, which may be a repeat: EXECUTE, REPLY or NOTHING."""
         return self._step(key, Trigger.ASKED)
 
     def adopt(self, key: Key) -> None:
-        """Take over a request that is executed since before this responder was started."""
+        """Take over a request whose execution began before this responder was started."""
         self._step(key, Trigger.HELD)
 
     def replied(self, key: Key, reply: Reply) -> Effect:
-        """The execution has ended: REPLY, or FORGET if the reply is not needed."""
+        """Record the end of the execution: REPLY, or FORGET if the reply is not needed."""
         effect = self._step(key, Trigger.REPLIED)
         if effect is Effect.REPLY:
             self._replies[key] = reply
         return effect
 
     def released(self, key: Key) -> Effect:
-        """The requester does not need the reply, or has it: FORGET, STOP or NOTHING."""
+        """Record that the requester has the reply or does not need it: FORGET, STOP or NOTHING."""
         return self._step(key, Trigger.RELEASED)
 
     def stopped(self, key: Key) -> None:
-        """The execution was stopped, and will bring no reply."""
+        """Record that the execution was stopped, so no reply will come."""
         self._step(key, Trigger.LOST)
 
     def at_work(self) -> list[Key]:
-        """The keys that are executed and whose replies are needed."""
+        """The keys being executed whose replies are needed."""
         return [key for key, phase in self._phases.items() if phase is Phase.AT_WORK]
 
     def replies(self) -> Mapping[Key, Reply]:
-        """The replies that are not acknowledged yet."""
+        """The replies that the requester has not acknowledged."""
         return self._replies
 
     def _step(self, key: Key, event: Trigger) -> Effect:

@@ -1,11 +1,10 @@
-"""Site states and transitions: one table, and the transitions that time alone brings.
+"""Site states and transitions: one table, and the transitions caused by time alone.
 
-Signs of life are heartbeats, and bytes of a blob that cross the site's link: heartbeats may wait
-behind them in queues.
+Heartbeats are signs of life, and so are bytes of a blob, which may delay heartbeats.
 
-A silent site is suspect first, since links flap, and lost when its grace is over. A lost site that
-comes back waits out a stabilization window (`joining`) before it is ready again. An admin's wish
-(cordoned, draining) outlasts all that. `left` is final: the name must join again.
+A silent site is first suspect, since links flap, and lost after its grace period. A lost site that
+returns is `joining` for a stabilization window before it is ready. What the admin set (cordoned,
+draining) survives these transitions. A site that has `left` must join again.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ class SiteState(StrEnum):
     """What `fedpilot site list` shows."""
 
     JOINING = "joining"
-    """In contact, and not yet for the whole stabilization window."""
+    """In contact, but not yet for the whole stabilization window."""
     READY = "ready"
     CORDONED = "cordoned"
-    """It keeps its work and gets nothing new."""
+    """Keeps its work and gets no new work."""
     DRAINING = "draining"
-    """Like cordoned, and its work moves away."""
+    """Like cordoned, and its work moves to other sites."""
     SUSPECT = "suspect"
-    """Silent for some heartbeats; its work goes on."""
+    """Silent for a few heartbeats; its work goes on."""
     LOST = "lost"
-    """Its work is done elsewhere, if it may move."""
+    """Its work moves to other sites, if it may."""
     LEFT = "left"
 
 
@@ -36,12 +35,12 @@ class SiteEvent(StrEnum):
 
     HEARD = "heard"
     MOVED = "moved"
-    """Bytes of a blob have crossed its link."""
+    """Bytes of a blob crossed its link."""
     TROUBLED = "troubled"
     """Its agent reports that its Ray cluster cannot be used."""
     SILENT = "silent"
     GONE = "gone"
-    """Silent for longer than the grace."""
+    """Silent for longer than the grace period."""
     SETTLED = "settled"
     """In contact for the whole stabilization window."""
     CORDON = "cordon"
@@ -52,7 +51,7 @@ class SiteEvent(StrEnum):
 
 
 class Wish(StrEnum):
-    """What the admin wants of a site that is in contact."""
+    """What the admin has set for a site."""
 
     OPEN = "open"
     CORDONED = "cordoned"
@@ -61,7 +60,7 @@ class Wish(StrEnum):
 
 _S, _E = SiteState, SiteEvent
 AS_WISHED = None
-"""In the table: the state that the admin's wish names."""
+"""In the table: the state that the admin has set."""
 
 _IN_CONTACT: dict[SiteEvent, SiteState | None] = {
     _E.TROUBLED: _S.LOST,
@@ -88,7 +87,7 @@ TABLE: dict[SiteState, dict[SiteEvent, SiteState | None]] = {
     _S.LOST: {_E.HEARD: _S.JOINING, _E.REMOVE: _S.LEFT},
     _S.LEFT: {_E.HEARD: _S.JOINING},
 }
-"""A pair that is missing changes no state; an admin's event still changes the wish."""
+"""A missing pair leaves the state as it is; an admin's event still changes the wish."""
 
 _STATE_OF = {Wish.OPEN: _S.READY, Wish.CORDONED: _S.CORDONED, Wish.DRAINING: _S.DRAINING}
 _WISH_OF = {
@@ -101,21 +100,21 @@ _WISH_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """A mediator's patience with sites."""
+    """How long a mediator waits for sites. Seconds."""
 
     heartbeat_s: float = 2.0
-    """Between two heartbeats of an agent."""
+    """Between two heartbeats."""
     silent_after_s: float = 6.0
-    """Without a sign of life, until a site is suspect."""
+    """How long a site may be silent before it is suspect."""
     grace_s: float = 15.0
     """From suspect to lost."""
     stabilization_s: float = 10.0
-    """For which a site that was lost has to stay in contact."""
+    """How long a returned site must stay in contact before it is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteHealth:
-    """A site's health. Times are seconds on the clock that `now` is read from."""
+    """A site's health. Times are seconds on the clock of `now`."""
 
     state: SiteState
     since: float
@@ -123,11 +122,11 @@ class SiteHealth:
     reason: str
     wish: Wish = Wish.OPEN
     was_lost: bool = False
-    """Whether it has to wait out the window; a new site does not."""
+    """Whether the stabilization window applies; it does not to a new site."""
 
 
 def joined(now: float) -> SiteHealth:
-    """A site that joins for the first time."""
+    """The health of a site that joins for the first time."""
     return SiteHealth(state=_S.JOINING, since=now, heard_at=now, reason="it has joined")
 
 
@@ -152,7 +151,7 @@ def after(standing: SiteHealth, event: SiteEvent, now: float, reason: str) -> Si
 
 
 def due(standing: SiteHealth, now: float, settings: HealthSettings) -> tuple[SiteEvent, str] | None:
-    """The event that is due by time alone, and why."""
+    """The event that is due by time alone, and its reason."""
     if not works(standing.state):
         return None
     silent, suspect = now - standing.heard_at, standing.state is _S.SUSPECT
@@ -172,5 +171,5 @@ def takes_new_work(state: SiteState) -> bool:
 
 
 def works(state: SiteState) -> bool:
-    """Whether to wait for the site's orders; otherwise they are done elsewhere."""
+    """Whether the site still executes its orders; otherwise they move to other sites."""
     return state not in (_S.LOST, _S.LEFT)

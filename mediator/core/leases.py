@@ -1,6 +1,6 @@
-"""Decides when a runner gives back a promise, and when it ends.
+"""Decides when a runner releases a promise, and when it ends.
 
-* A promise that is not committed in time is given back; the runner goes on.
+* A promise that is not committed in time is released; the runner goes on.
 * A runner whose lease is not renewed ends. A lease of 0 s lasts while a peer is connected.
 * A runner without a connected peer for `orphan_s` ends.
 """
@@ -25,34 +25,34 @@ class Leases:
     lease_s: float
     """How long the runner lives without a renewal; 0 for no such limit."""
     orphan_s: float
-    """How long it lives without a connected peer."""
+    """How long the runner lives without a connected peer."""
     renewed_at: float
     alone_since: float | None
     """None while a peer is connected."""
     promised_at: float | None = None
-    """When the promise was made that is not committed yet."""
+    """When the uncommitted promise was made."""
     promise_s: float = 0.0
 
     def renewed(self, now: float, lease_s: float) -> Leases:
-        """The lease was renewed, for so long."""
+        """Renew the lease for `lease_s` seconds."""
         return replace(self, renewed_at=now, lease_s=lease_s)
 
     def joined(self) -> Leases:
-        """A peer has connected."""
+        """Record that a peer has connected."""
         return replace(self, alone_since=None)
 
     def left(self, now: float) -> Leases:
-        """The last peer has disconnected."""
+        """Record that the last peer has disconnected."""
         return replace(self, alone_since=now)
 
     def promised(self, now: float, promise_s: float | None) -> Leases:
-        """A promise was made; None: no promise waits for its commit."""
+        """Record a promise to commit within `promise_s`, or None for no uncommitted promise."""
         if promise_s is None:
             return replace(self, promised_at=None, promise_s=0.0)
         return replace(self, promised_at=now, promise_s=promise_s)
 
     def due(self, now: float) -> tuple[LeaseAct, str] | None:
-        """The act that is due, and why."""
+        """The act that is due, and its reason."""
         if self.alone_since is not None and now >= self.alone_since + self.orphan_s:
             return LeaseAct.END, f"no peer was connected for {self.orphan_s:g} s"
         if self.lease_s and now >= self.renewed_at + self.lease_s:

@@ -1,7 +1,7 @@
 """Decides when a site's link counts as slow.
 
-A link is slow once its transfers of one round have taken `SLOW_S`, and at least half of the time
-since the round began to use it. It is reported once, and again when its time changes by a quarter.
+A link is slow once its transfers of one round have taken `SLOW_S` and at least half of the time
+since the round first used it. It is reported once, and again when that time changes by a quarter.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SLOW_S = 10.0
-"""Transfers of a round that take less are not reported."""
+"""Shorter transfers of a round are not reported."""
 SHARE = 0.5
-"""Nor are transfers with a smaller part of the time since the round began."""
+"""Nor are transfers that took a smaller part of the time since the round first used the link."""
 NEWS = 1.25
-"""A link is reported again when a round's transfers take longer, or shorter, by this factor."""
+"""The factor of change, up or down, after which a link is reported again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Bytes that crossed a site's link for one round, and the seconds that they took."""
+    """The bytes that crossed a site's link for one round, and how long they took."""
 
     round_number: int
     site: str
@@ -48,14 +48,14 @@ class LinkWatch:
         """`round_bytes` cross each site's link in a round: a model to it, a sum from it."""
         self._round_bytes = round_bytes
         self._rounds: dict[str, tuple[LinkUse, float]] = {}
-        """By site: the use by its newest round, and when that began."""
+        """By site: the use by its newest round, and when that use began."""
         self._said: dict[str, float] = {}
 
     def used(self, use: LinkUse, now: float) -> SlowLink | None:
-        """Count bytes that crossed a link for a round; a report, if one is due."""
+        """Count bytes that crossed a link for a round; return a report if one is due."""
         before, began = self._rounds.get(use.site, (None, 0.0))
         if before is not None and use.round_number < before.round_number:
-            return None  # the rest of a round that is over
+            return None  # the remainder of an earlier round
         if before is None or use.round_number > before.round_number:
             before, began = LinkUse(use.round_number, use.site), now - use.seconds
         total = before + use

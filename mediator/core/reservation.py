@@ -1,8 +1,8 @@
-"""Reserving one gang over several sites, in two phases, and the sites that it needs later.
+"""Reserves one gang over several sites in two phases, and decides which sites it needs later.
 
 All sites are asked at once to prepare their parts. If enough promise, those commit; otherwise all
-promises are released. A commit can fail too: its promise has lapsed, or the site is gone. `reserve`
-is a generator: it yields the `SiteStep`s that go out together, and its caller sends the answers.
+promises are released. A commit fails if the promise has lapsed or the site is gone. `reserve` is a
+generator: it yields `SiteStep`s to send together, and its caller sends it the answers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from enum import StrEnum
 
 
 class Verb(StrEnum):
-    """The questions to a site."""
-
     PREPARE = "prepare"
     COMMIT = "commit"
     RELEASE = "release"
@@ -38,12 +36,12 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A site cannot, and why."""
+    """A site refuses, and why."""
 
     site: str
     reason: str
     unreachable: bool = False
-    """Whether its Ray cannot be used at all, so that a retry may not help."""
+    """Whether its Ray cannot be used at all, so a retry may not help."""
 
 
 Answer = Promise | Refusal | None
@@ -51,13 +49,13 @@ Answer = Promise | Refusal | None
 
 @dataclass(frozen=True, slots=True)
 class ReservationOutcome:
-    """What was reserved where; nothing at all unless `granted`."""
+    """The sites' parts of the gang; none unless `granted`."""
 
     granted: bool
     promises: Mapping[str, Promise]
     refusals: Mapping[str, str]
     unreachable: bool = False
-    """Whether Rays that cannot be used are the only reason that nothing was granted."""
+    """Whether the only reason for the refusal is Ray clusters that cannot be used."""
 
 
 def reserve(
@@ -65,7 +63,7 @@ def reserve(
 ) -> Generator[tuple[SiteStep, ...], Mapping[str, Answer], ReservationOutcome]:
     """Prepare at all sites, then commit at those that promise, or release their promises.
 
-    A promise answers PREPARE; anything but a refusal answers COMMIT; no answer is a refusal.
+    PREPARE needs a promise, and no answer counts as a refusal. COMMIT fails only by a refusal.
     """
     refusals = {site: "no such site" for site in required if site not in sites}
     if len(sites) < min_sites:
@@ -107,7 +105,7 @@ def reserve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteQuorum:
-    """How many sites a gang needs, and which ones it cannot do without."""
+    """How many sites a gang needs, and which ones are required."""
 
     to_begin: int
     to_go_on: int = 1
@@ -116,10 +114,7 @@ class SiteQuorum:
     def lacking(
         self, there: Collection[str], *, known: Collection[str], gone: Mapping[str, str]
     ) -> str | None:
-        """Why the gang cannot work, in words: a required site is missing, or there are too few.
-
-        `there` are the sites that hold a part of it. `gone` says why others do not.
-        """
+        """Say what a gang with the sites `there` lacks; `gone` has the reasons of other sites."""
         if missing := sorted(self.required - set(there)):
             why = gone.get(missing[0], "")
             return f"site {missing[0]} is required and not there{f': {why}' if why else ''}"
@@ -132,6 +127,6 @@ class SiteQuorum:
         return None
 
     def hopeless(self, known: Collection[str], excluded: Collection[str]) -> bool:
-        """Whether the known sites cannot make up a gang without the excluded ones."""
+        """Whether the known sites cannot form a gang without the excluded ones."""
         left = [site for site in known if site not in excluded]
         return len(left) < self.to_go_on or not self.required.isdisjoint(excluded)

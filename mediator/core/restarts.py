@@ -1,7 +1,7 @@
-"""Decides whether a process that was killed is started again: after a growing pause, in a budget.
+"""Decides whether a process that died is started again: after a growing pause, within a budget.
 
-One budget counts deaths within a window. Another counts deaths at one place of the work, at any
-time: without it, a crash that takes longer than the window to come back would repeat for ever.
+One budget counts deaths within a window. Another counts deaths at one place of the work at any
+time: without it, a crash that recurs more slowly than the window would repeat forever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartSettings:
-    """The budget, and the pauses. Seconds."""
+    """Budgets and pauses. Times are in seconds."""
 
     most: int = 5
     """Restarts within the window."""
@@ -30,27 +30,27 @@ class Death:
 
     at: float
     place: str
-    """Its work, such as `work of round 3`; empty if idle."""
+    """What it was doing, such as `work of round 3`; empty if idle."""
     cause: str
     """How it ended, such as `was killed by SIGKILL`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the next process, not before `at`."""
+    """Start the next process at `at` or later."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Start no other process."""
+    """Start no more processes."""
 
     reason: str
 
 
 def next_start(deaths: Sequence[Death], settings: RestartSettings) -> Restart | GiveUp:
-    """Whether and when to start a process after these deaths, which are in order."""
+    """Decide whether and when to start a process after these deaths, oldest first."""
     if not deaths:
         return Restart(float("-inf"))
     last = deaths[-1]
@@ -67,10 +67,7 @@ def next_start(deaths: Sequence[Death], settings: RestartSettings) -> Restart | 
 def pause_before_restart(
     deaths: Sequence[float], now: float, settings: RestartSettings
 ) -> float | None:
-    """Seconds to wait before the next restart, or None if the budget is used up.
-
-    `deaths` are the moments of all deaths until now, the last included.
-    """
+    """Seconds before the next restart after all `deaths`, or None if the budget is used up."""
     recent = [at for at in deaths if at > now - settings.window_s]
     if len(recent) > settings.most:
         return None

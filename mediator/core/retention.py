@@ -1,6 +1,6 @@
-"""Which ended runs a mediator keeps: by age, number and size, with a reason for each removal.
+"""Decides which ended runs a mediator keeps: by age, number and size, with a reason per removal.
 
-A run that can be resumed, since it failed or was stopped, is removed by age alone.
+A failed or stopped run can be resumed, so it is removed by age alone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Retention:
     """The limits; None is no limit."""
 
     days: float | None = None
-    """For a run after its end; for events and audit entries from when they happened."""
+    """A run's age counts from its end, that of events and audit entries from when they happened."""
     runs: int | None = None
-    """The newest finished runs."""
+    """How many of the newest finished runs to keep."""
     nbytes: int | None = None
-    """Bytes of the folders of finished runs, the newest first."""
+    """Bytes to keep in the folders of the newest finished runs."""
 
     def __bool__(self) -> bool:
         return (self.days, self.runs, self.nbytes) != (None, None, None)
@@ -28,8 +28,6 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """A run that has ended."""
-
     id: str
     ended_at: float
     """Epoch seconds."""
@@ -40,7 +38,7 @@ class EndedRun:
 
 
 def outlived(runs: Iterable[EndedRun], now: float, rules: Retention) -> tuple[tuple[str, str], ...]:
-    """The ids of runs to remove, and why; the one that ended first comes first."""
+    """The runs to remove, with reasons, in the order in which they ended."""
     gone: dict[str, str] = {}
     newest = sorted(runs, key=lambda run: (-run.ended_at, run.id))
     number, nbytes = 0, 0

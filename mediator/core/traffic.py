@@ -1,7 +1,7 @@
 """Bytes across sites' boundaries: counted by round, site, direction and purpose, and limited.
 
-A limit is checked before sending: it covers the bytes that crossed, those that orders under way may
-still cost, and those asked for now.
+A limit is checked before sending. It covers the bytes that crossed, those that orders under way may
+still cost, and those requested now.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Direction(StrEnum):
-    """Seen from the coordinator."""
+    """As seen from the coordinator."""
 
     TO_SITE = "to_site"
     FROM_SITE = "from_site"
@@ -21,7 +21,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flow:
-    """The key that bytes are booked under."""
+    """The key under which bytes are booked."""
 
     round_number: int
     site: str
@@ -44,7 +44,7 @@ class TrafficLedger:
         return sorted(self._bytes.items())
 
     def drain(self) -> list[tuple[Flow, int]]:
-        """The rows since the last drain, which this removes."""
+        """Return the rows since the last drain, and clear them."""
         rows = self.rows()
         self._bytes.clear()
         return rows
@@ -59,7 +59,6 @@ class Volume:
 
     @property
     def total(self) -> int:
-        """Both directions."""
         return self.to_site + self.from_site
 
     def __add__(self, other: Volume) -> Volume:
@@ -76,12 +75,12 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on bytes, with the bytes that were spent and are asked for now."""
+    """A limit on bytes, with the bytes spent so far and those requested now."""
 
     name: str
-    """The key that sets it: `round_bytes` of a run's budget, `bytes_per_day.to_site` of a site."""
+    """The key in a run's budget (`round_bytes`) or a site's policy (`bytes_per_day.to_site`)."""
     span: str
-    """Its subject in words: `round 2`, `site oslo`, `today`."""
+    """Its scope in words: `round 2`, `site oslo`, `today`."""
     allowed: int | None
     """None is no limit."""
     spent: int
@@ -110,13 +109,13 @@ class Budget:
 
     @property
     def tightest(self) -> tuple[str, int] | None:
-        """The smallest limit, which no site's part of a round may exceed, and its name."""
+        """The name and size of the smallest limit, which no site's part of a round may exceed."""
         limits = [(most, name) for name, most in asdict(self).items() if most is not None]
         return min(limits)[::-1] if limits else None
 
 
 class BudgetUse:
-    """The used part of a run's budget, and what orders under way may still cost."""
+    """The used part of a run's budget, and the bytes that orders under way may still cost."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -138,11 +137,11 @@ class BudgetUse:
         self._promised[site] += nbytes
 
     def settle(self) -> None:
-        """Drop the promises: their bytes have crossed and are booked, or never will."""
+        """Drop the promises: their bytes are booked, or will never cross."""
         self._promised.clear()
 
     def refuses(self, round_number: int, asked: Mapping[str, int]) -> Limit | None:
-        """The first limit that these bytes, by site, both ways, would break; None if none."""
+        """The first limit that these bytes (by site, both directions) would break, or None."""
         budget, promised, total = self._budget, self._promised.total(), sum(asked.values())
         in_round, span = self._rounds[round_number] + promised, f"round {round_number}"
         limits = [
@@ -156,7 +155,7 @@ class BudgetUse:
 
 
 def over_budget(limit: Limit) -> str:
-    """Why a run's budget is spent, and what to do."""
+    """Say why a run's budget is spent, and what to do."""
     return (
         f"the traffic budget of {limit.span} is {limit.allowed} bytes: {limit.spent} are spent, "
         f"and {limit.asked} more were wanted; raise traffic.{limit.name}, or send less"

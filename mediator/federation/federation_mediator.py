@@ -1,9 +1,7 @@
-"""FederationMediator: reserves a gang at the sites of one federation, starts its workload there,
-and releases both.
+"""FederationMediator: reserves a gang at a federation's sites, runs its workload, releases both.
 
-Sites may be lost and come back meanwhile. A site that comes back reserves, checks and starts again
-before it counts. A site whose runner dies at the start starts another one, until that works or the
-site is given up.
+A returning site reserves, checks and starts before it counts. A site whose runner dies at the start
+starts another, until that works or the site is given up.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ from .site import GangRequest, Site
 from .site_events import SiteEvents
 
 RELEASE_S = 30.0
-"""How long `close` waits for the sites; what they still hold then ends with its lease."""
+"""How long `close` waits for the sites; what they hold after that ends with its lease."""
 
 
 class FederationMediator:
-    """Spans the sites of one federation; owns what it reserved on them until `close`."""
+    """Spans the sites of one federation; owns what it reserved there until `close`."""
 
     def __init__(
         self,
@@ -47,23 +45,19 @@ class FederationMediator:
         replacement: bool = True,
         counted: Callable[[], list[tuple[Flow, int]]] | None = None,
     ) -> None:
-        """`replacement`: other sites get a lost site's clients; otherwise they wait for it.
+        """`replacement`: other sites get a lost site's clients; otherwise the clients wait for it.
 
-        `counted` gives the bytes on the wire since its last call; without it the mediator counts
-        the bytes of the tensors.
+        `counted` returns the bytes on the wire since its last call; without it, tensors count.
         """
         self._sites = {site.name: site for site in sites}
         self._request: GangRequest | None = None
-        """What a site that comes back has to reserve; None while there is no gang."""
+        """What a returning site must reserve; None without a gang."""
         self._started: tuple[str, Mapping[str, Payload], Notify] | None = None
         self.events = SiteEvents()
-        """Tells listeners what happens at the sites."""
         self.membership = SiteMembership(
             self._sites, strategy=assignment, replacement=replacement, tell=self.events.tell
         )
-        """The sites that take part, and each site's clients."""
         self.orders = OrderRouter(self._sites, self.membership, counted)
-        """Carries orders to the sites, and counts their bytes."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,11 +72,10 @@ class FederationMediator:
         min_sites: int | None = None,
         required: Collection[str] = (),
     ) -> Mapping[str, Promise]:
-        """Reserve the gang on every site or, once `min_sites` have promised, on those.
+        """Reserve the gang on every site that promises, if at least `min_sites` do.
 
-        As many sites must remain while the gang works, the required ones among them. Without
-        `min_sites` all must promise and one must remain. Raises ReservationRefused, with nothing
-        left reserved anywhere.
+        As many sites must remain while the gang works, with the required ones. Without `min_sites`
+        all must promise and one must remain. ReservationRefused, with nothing left reserved.
         """
         enough = len(self._sites) if min_sites is None else min_sites
         self.membership.require(
@@ -101,10 +94,7 @@ class FederationMediator:
         return outcome.promises
 
     def close(self) -> None:
-        """Release everything at every site; may be called twice.
-
-        What an unreachable site still holds ends with its lease.
-        """
+        """Release all sites; an unreachable site's lease ends its part. May be called twice."""
         self._request = self._started = None
         self.membership.end()
         releasing: list[Future[None]] = []
@@ -119,10 +109,7 @@ class FederationMediator:
     # -- the workload -----------------------------------------------------------------------------
 
     def start(self, workload: str, specs: Mapping[str, Payload], notify: Notify) -> None:
-        """Check the workload at every site, then start it at every site.
-
-        Goes on without sites that are lost meanwhile, if enough remain.
-        """
+        """Check the workload at every site, then start it; lost sites may be left out."""
         self._started = workload, specs, notify
         sites, membership = self._sites, self.membership
         there = [site for site in specs if site in membership.promises]
@@ -135,10 +122,7 @@ class FederationMediator:
                 self._begin_again(site, error)
 
     def _each(self, answers: Mapping[str, Future[None]]) -> dict[str, RunnerDied]:
-        """Wait for all answers; the sites whose runners died, and can be started again.
-
-        Any other loss that leaves too few sites is raised.
-        """
+        """Wait for all answers; return restartable sites, and raise a loss that leaves too few."""
         died: dict[str, RunnerDied] = {}
         for site, answer in answers.items():
             try:
@@ -152,7 +136,7 @@ class FederationMediator:
         return died
 
     def _begin_again(self, site: str, error: SiteUnreachable) -> None:
-        """Have a site whose runner died start another one, until that works or is given up."""
+        """Have a site restart its dead runner, until that works or the budget is spent."""
         while True:
             try:
                 self.readmit(site).result()
@@ -165,7 +149,7 @@ class FederationMediator:
                 raise error from None
 
     def add(self, site: Site, spec: Payload) -> None:
-        """Know one more site, which `readmit` can then bring in."""
+        """Add a site, which `readmit` can then bring in."""
         self._sites[site.name] = site
         self.membership.know(site.name)
         if self._started is not None:
@@ -173,10 +157,9 @@ class FederationMediator:
             self._started = workload, {**specs, site.name: spec}, notify
 
     def readmit(self, site: str) -> Future[Promise]:
-        """Have an absent site reserve, check and start; the site counts once that is done.
+        """Have an absent site reserve, check and start; it counts once that is done.
 
-        Changes nothing for a site that takes part already. When the future fails, its error says
-        why, and the site holds nothing.
+        A participating site stays unchanged. If the future fails, the site holds nothing.
         """
         promised = self.membership.promises.get(site)
         if promised is not None:

@@ -1,4 +1,4 @@
-"""Futures made of calls and of other futures; each of them ends, also after a failure."""
+"""Futures made of calls and of other futures; each ends, even after a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Second = TypeVar("Second")
 
 
 def done(act: Callable[Params, First], *args: Params.args, **named: Params.kwargs) -> Future[First]:
-    """Call a function now; the future of what it returned or raised."""
+    """Call a function now; return a future of its result or error."""
     try:
         result = act(*args, **named)
     except Exception as error:
@@ -24,7 +24,7 @@ def done(act: Callable[Params, First], *args: Params.args, **named: Params.kwarg
 
 
 def in_future(act: Callable[Params, First]) -> Callable[Params, Future[First]]:
-    """Have a function give the future of what it returned or raised."""
+    """Make a function return a future of its result or error."""
 
     @wraps(act)
     def acted(*args: Params.args, **named: Params.kwargs) -> Future[First]:
@@ -40,12 +40,12 @@ def failed(error: BaseException) -> Future[Any]:
 
 
 def then(first: Future[First], act: Callable[[First], Second]) -> Future[Second]:
-    """The future of what a function makes of a result; it fails as either of them does."""
+    """Apply a function to a future's result; the new future fails if either does."""
     return followed(first, lambda result: done(act, result))
 
 
 def followed(first: Future[First], act: Callable[[First], Future[Second]]) -> Future[Second]:
-    """The future that a function begins with a result; it fails as either of them does."""
+    """Chain a function that returns a future; the new future fails if either does."""
     second: Future[Second] = Future()
 
     def begin(ended: Future[First]) -> None:
@@ -59,7 +59,7 @@ def followed(first: Future[First], act: Callable[[First], Future[Second]]) -> Fu
 
 
 def settle_as(first: Future[First], future: Future[First]) -> None:
-    """Have a future end as another one does."""
+    """Make a future end like another."""
 
     def settle(ended: Future[First]) -> None:
         try:

@@ -1,7 +1,4 @@
-"""Reserves a gang: carries the core's two-phase conversation to the sites.
-
-A site that fails to answer counts as refusing.
-"""
+"""Reserves a gang: carries the core's two phases to the sites; no answer counts as a refusal."""
 
 from __future__ import annotations
 
@@ -18,8 +15,9 @@ from .site import GangRequest, Site
 log = logging.getLogger(__name__)
 
 ANSWER_S = 120.0
-"""How much longer than the reservation itself a site may take: it starts a process and attaches to
-its Ray before it waits for room. An unreachable site is lost long before that."""
+"""How much longer than the reservation a site may take: it first starts a process and attaches to
+Ray. An unreachable site is lost long before that.
+"""
 
 
 def reserve_gang(
@@ -29,7 +27,7 @@ def reserve_gang(
     min_sites: int,
     required: Collection[str] = (),
 ) -> ReservationOutcome:
-    """Prepare at all sites at once; commit at those that promise, if they are enough."""
+    """Prepare at all sites at once; commit at those that promise, if there are enough."""
     conversation = reserve(tuple(sites), min_sites=min_sites, required=required)
     try:
         asks = next(conversation)
@@ -53,7 +51,7 @@ def _answers(
             answers[site] = Refusal(site, "no answer in time")
         except MediatorError as error:
             answers[site] = Refusal(site, str(error))
-        except Exception as error:  # a site can name any error of ours
+        except Exception as error:  # a site can send any of our errors
             log.exception("site %s failed to answer", site)
             answers[site] = Refusal(site, f"{type(error).__name__}: {error}")
     return answers

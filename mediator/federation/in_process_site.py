@@ -1,4 +1,4 @@
-"""InProcessSite: a site in this very process; local mode's transport is a function call."""
+"""InProcessSite: a site in this process; local mode's transport is a function call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .site import GangRequest, refusal
 
 
 class InProcessSite:
-    """A site whose gang and workload are in this process."""
+    """A site with its gang and workload in this process."""
 
     def __init__(
         self, name: str, manager: VirtualClusterManager, context: SiteContext | None = None
@@ -54,11 +54,11 @@ class InProcessSite:
 
     @in_future
     def commit(self) -> None:
-        """Nothing to do: in this process a promise cannot lapse."""
+        """Do nothing: in this process a promise cannot lapse."""
 
     @in_future
     def release(self) -> None:
-        """End the workload, then give the gang back."""
+        """End the workload, then release the gang."""
         gang, self._gang = self._gang, None
         with ExitStack() as releasing:
             if gang is not None:
@@ -68,7 +68,7 @@ class InProcessSite:
 
     @in_future
     def check(self, workload: str, spec: Payload) -> None:
-        """Load the workload and let it check its spec."""
+        """Load the workload and have it check its spec."""
         self._workload = load_workload(workload)
         self._workload.prepare(spec, self._context)
 
@@ -80,10 +80,10 @@ class InProcessSite:
         self._workload.start(self._gang, notify)
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """Hand an order to the workload; in this process none is ever asked for twice."""
+        """Hand an order to the workload; in this process no order is repeated."""
         if self._workload is None:
             raise RuntimeError("the site's workload has not been started")
         try:
             return self._workload.deliver(order)
-        except SiteUnreachable as error:  # as if it had been far away
+        except SiteUnreachable as error:  # as at a remote site
             return failed(error)

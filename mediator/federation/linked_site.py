@@ -1,4 +1,4 @@
-"""LinkedSite: a site in another process, near or far, which gets its orders as payloads."""
+"""LinkedSite: a site in another process, local or remote, which gets orders as payloads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .futures import then
 from .site import GangRequest
 
 LONGEST_WHY = 2_000
-"""Characters of a refusal that are passed on."""
+"""Characters of a refusal to pass on."""
 
 
 class Link(Protocol):
-    """The connection to a site's part of a run in another process, near or far."""
+    """The connection to a site's part of a run in another process, local or remote."""
 
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Send an order; the future of its answer. Orders with the same key are worked on once.
+        """Send an order, executed once per key; return the future of its answer.
 
-        Fails with SiteLost once the site is given up, with the site's own error of the fabric, the
-        mediator or the workload, or with WorkFailed where that has no class here.
+        It fails with SiteLost once the site is given up, with the site's own error of the fabric,
+        mediator or workload, or with WorkFailed if that error has no class here.
         """
 
     def listen(self, notify: Notify) -> None:
@@ -39,7 +39,7 @@ class LinkedSite:
         self._link = link
 
     def prepare(self, request: GangRequest) -> Future[Answer]:
-        """Reserve under a lease that ends by itself unless `commit` follows."""
+        """Reserve under a lease that ends unless `commit` follows."""
         gang = Payload(kind="gang", header=request.to_json())
         return then(
             self._link.ask("prepare", gang, key="prepare"),
@@ -47,24 +47,24 @@ class LinkedSite:
         )
 
     def commit(self) -> Future[None]:
-        """Keep what was promised."""
+        """Commit the promise."""
         return self._do("commit")
 
     def release(self) -> Future[None]:
-        """Give everything back."""
+        """Release everything."""
         return self._do("release")
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
-        """Load the workload there and let it check its spec."""
+        """Have the site load the workload and check its spec."""
         return self._do("check", replace(spec, kind=workload))
 
     def start(self, notify: Notify) -> Future[None]:
-        """Start the checked workload on what was committed."""
+        """Start the checked workload on the committed vnodes."""
         self._link.listen(notify)
         return self._do("start")
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """Have the workload do something."""
+        """Have the workload execute an order."""
         number = int(order.header.get("round", 0))
         return self._link.ask(
             "work", order, key=f"work/{key}", round_number=number, purpose=purpose
@@ -76,7 +76,7 @@ class LinkedSite:
 
 
 def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
-    """A site's answer to a request; an impossible promise counts as a refusal."""
+    """Parse a site's answer to a gang request; an impossible promise counts as a refusal."""
     most = request.at_most if request.workers is None else request.workers
     match answer.kind:
         case "promised":

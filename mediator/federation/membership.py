@@ -1,7 +1,6 @@
 """SiteMembership: which sites take part in a federation, and which clients each site has.
 
-Other sites get a lost site's movable clients at once. A site that came back gets clients bit by
-bit.
+Other sites get a lost site's movable clients at once. A returned site gets clients gradually.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ class ChangeKind(StrEnum):
 
     LOST = "lost"
     DRAINED = "drained"
-    """It finishes what it is at work on: its admin wants it empty."""
+    """Its admin wants it empty; it finishes its open orders."""
     RETURNED = "returned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A site that takes no part any more, or takes part again."""
+    """A site that stopped taking part, or takes part again."""
 
     site: str
     kind: ChangeKind
     reason: str
     clients: int
-    """How many moved to other sites at once."""
+    """How many clients moved to other sites at once."""
 
 
 class SiteMembership:
-    """The sites of one federation; all methods may be called from any thread."""
+    """The sites of one federation; thread-safe."""
 
     def __init__(
         self,
@@ -56,76 +55,75 @@ class SiteMembership:
         replacement: bool,
         tell: Callable[[str], None],
     ) -> None:
-        """`tell` gets each site that changed; it is called without the lock."""
+        """`tell` is called, without the lock, with each site that changed."""
         self._known = tuple(sites)
         self._strategy = strategy
         self.replacement = replacement
-        """Whether other sites get a lost site's clients that may move."""
+        """Whether other sites get a lost site's movable clients."""
         self._tell = tell
         self._lock = threading.Lock()
         self._quorum = SiteQuorum(to_begin=len(self._known))
         self._formed = False
-        """Whether there is a gang."""
         self._assignment: Assignment | None = None
         self._gone: dict[str, str] = {}
-        """Why each site that was lost or drained takes no part."""
+        """Why each lost or drained site takes no part."""
         self._returning: set[str] = set()
         """Returned sites that may still lack clients."""
         self._left_alone: frozenset[str] = frozenset()
-        """Sites that get nothing new."""
+        """Sites that get no new clients."""
         self._spent: dict[str, str] = {}
-        """Sites where the run's processes died too often."""
+        """Sites where the run's runners died too often, and why."""
         self._changes: list[Change] = []
         self.distrusted: dict[str, str] = {}
-        """Why the answers of each of these sites cannot be believed."""
+        """Sites with answers that cannot be trusted, and why."""
         self.promises: Mapping[str, Promise] = {}
-        """What each site holds; replaced as a whole."""
+        """Each site's part of the gang; replaced as a whole."""
         self.closed = False
-        """Whether the federation has ended, and takes no orders any more."""
+        """Whether the federation has ended and takes no more orders."""
 
     # -- the gang ---------------------------------------------------------------------------------
 
     def require(self, quorum: SiteQuorum) -> None:
-        """Need these sites from now on."""
+        """Set the quorum."""
         self._quorum = quorum
 
     def form(self, promises: Mapping[str, Promise]) -> None:
-        """There is a gang from now on: these sites hold it."""
+        """Record the gang and the sites that hold it."""
         self._formed, self.promises = True, promises
 
     def end(self) -> None:
-        """No site takes part any more, for good."""
+        """End the federation: no site takes part any more."""
         with self._lock:
             self.closed = True
             self._formed, self.promises = False, {}
 
     def know(self, site: str) -> None:
-        """Know one more site, which takes no part yet."""
+        """Add a site, which takes no part yet."""
         if site not in self._known:
             self._known = (*self._known, site)
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites that hold a part of the gang; before there is one, all."""
+        """The sites that hold a part of the gang; all sites before there is one."""
         return tuple(self.promises) if self._formed else self._known
 
     @property
     def excluded(self) -> Mapping[str, str]:
-        """The sites that take no part any more in this run, and why."""
+        """The sites that are excluded from this run for good, and why."""
         return {**self._spent, **self.distrusted}
 
     def lacking(self) -> str | None:
-        """What keeps the gang from working, in words: too few sites, or a required one."""
+        """Say what keeps the gang from working: too few sites, or a required one."""
         if not self._formed:
             return None
         return self._quorum.lacking(self.promises, known=self._known, gone=self._gone)
 
     def too_few_to_begin(self) -> bool:
-        """Whether the sites that are there are not enough to begin with."""
+        """Whether too few sites take part to begin."""
         return len(self.promises) < self._quorum.to_begin or self.lacking() is not None
 
     def hopeless(self) -> bool:
-        """Whether no site that may return could make up a gang."""
+        """Whether the sites that may return cannot form a gang."""
         return self._quorum.hopeless(self._known, self.excluded)
 
     def why_gone(self, site: str) -> str:
@@ -153,8 +151,7 @@ class SiteMembership:
     ) -> None:
         """Go on without a site; does nothing if it is gone already.
 
-        Other sites get its clients that may move from `round_number` on. The orders that it is at
-        work on are left to their callers.
+        Other sites get its movable clients from `round_number` on. Callers handle its open orders.
         """
         with self._lock:
             if site not in self.promises:
@@ -178,17 +175,14 @@ class SiteMembership:
         self._tell(site)
 
     def distrust(self, site: str, reason: str, *, round_number: int = 0) -> None:
-        """Go on without a site for good: what it answers cannot be believed."""
+        """Exclude a site for good, since its answers cannot be trusted."""
         self.distrusted[site] = reason
         self.remove(site, reason, round_number=round_number)
 
     def give_up(
         self, site: str, error: SiteUnreachable | AnswerUnreadable, *, round_number: int = 0
     ) -> None:
-        """Go on without a site that failed with this error.
-
-        For good if its answers cannot be believed, or if its processes died too often.
-        """
+        """Go on without a failed site: for good after untrusted answers or too many deaths."""
         if isinstance(error, RunnersSpent):
             self._spent[site] = error.reason
         if isinstance(error, SiteUnreachable):
@@ -197,16 +191,16 @@ class SiteMembership:
             self.distrust(site, str(error), round_number=round_number)
 
     def spend(self, site: str, reason: str) -> None:
-        """Exclude a site that takes no part: the run's processes died there too often."""
+        """Exclude an absent site where the run's runners died too often."""
         self._spent[site] = self._gone[site] = reason
         self._tell(site)
 
     def may_start(self, site: str) -> bool:
-        """Whether another process may be started for this run at a site."""
+        """Whether another runner may be started for this run at a site."""
         return site not in self._spent
 
     def restore(self, site: str, promise: Promise) -> None:
-        """A site holds its part of the gang again."""
+        """Record that a site holds its part of the gang again."""
         with self._lock:
             self.promises = {
                 s: promise if s == site else self.promises[s]
@@ -220,7 +214,7 @@ class SiteMembership:
         self._tell(site)
 
     def drain_changes(self) -> list[Change]:
-        """The sites that went or came back since the last time, in that order."""
+        """Return and clear the sites that left or returned since the last call, in order."""
         with self._lock:
             changes, self._changes = self._changes, []
         return changes
@@ -237,12 +231,12 @@ class SiteMembership:
     def assign(
         self, population: int, pinned: Mapping[str, Sequence[range]] | None = None
     ) -> Assignment:
-        """Give every client of the population its site; `pinned` ones the site of their data."""
+        """Assign every client to a site; `pinned` ones to the site of their data."""
         self._assignment = assign(self._strategy, population, self._capacities(), pinned)
         return self._assignment
 
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
-        """Give returned sites some of the clients they lack: at most that part of all movable."""
+        """Give each returned site clients that it lacks, at most this part of all movable ones."""
         with self._lock:
             for site in sorted(self._returning - self._left_alone):
                 before = self.assignment
@@ -253,16 +247,13 @@ class SiteMembership:
                     self._returning.discard(site)
 
     def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
-        """Deal clients out to sites in proportion to their vnodes; empty if none may get any.
-
-        Sites that are left alone, or among `without`, get nothing.
-        """
+        """Deal clients to open sites not in `without`, by vnodes; empty if there is none."""
         if not (open_ := [each for each in self._open_capacities() if each.name not in without]):
             return {}
         return {site: its for site, its in shared_out(share, open_).items() if its}
 
     def leave_alone(self, sites: Collection[str]) -> None:
-        """Have these sites, and no others, keep what they have and get nothing new."""
+        """Let these sites, and no others, keep their clients and get no new ones."""
         with self._lock:
             before, self._left_alone = self._left_alone, frozenset(sites)
             changed = sorted(before ^ self._left_alone)
@@ -273,5 +264,4 @@ class SiteMembership:
         return [SiteCapacity(p.site, p.vnodes) for p in self.promises.values()]
 
     def _open_capacities(self) -> list[SiteCapacity]:
-        """Of those that may get something new."""
         return [each for each in self._capacities() if each.name not in self._left_alone]

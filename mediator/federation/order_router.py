@@ -1,6 +1,6 @@
-"""OrderRouter: carries orders to sites and their answers back, and counts what crosses.
+"""OrderRouter: carries orders to sites and answers back, and counts their bytes.
 
-A site that drains takes orders while it is at work, and is released after the last of them.
+A draining site takes orders while it is at work, and is released after its last answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .membership import ChangeKind, SiteMembership
 from .site import Site
 
 ProblemOf = Callable[[Payload], str]
-"""Says what is wrong with an answer; empty if nothing is."""
+"""Says what is wrong with an answer; returns "" if nothing is."""
 
 
 def no_problem(answer: Payload) -> str:
@@ -27,7 +27,7 @@ def no_problem(answer: Payload) -> str:
 
 
 class OrderRouter:
-    """The orders of one federation; all methods may be called from any thread."""
+    """The orders of one federation; thread-safe."""
 
     def __init__(
         self,
@@ -35,13 +35,12 @@ class OrderRouter:
         membership: SiteMembership,
         counted: Callable[[], list[tuple[Flow, int]]] | None,
     ) -> None:
-        """`counted` gives the bytes since its last call; without it tensors are counted here."""
+        """`counted` returns the bytes since its last call; without it, tensors are counted here."""
         self._sites = sites
         self._membership = membership
         self._counted = counted
         self._lock = threading.Lock()
         self._at_work: Counter[str] = Counter()
-        """Orders that a site has not answered yet."""
         self._draining: dict[str, Future[None]] = {}
         self._traffic = TrafficLedger()
         self._traffic_lock = threading.Lock()
@@ -55,7 +54,7 @@ class OrderRouter:
         purpose: str,
         key: str | None = None,
     ) -> Future[Payload]:
-        """Send an order to a site; the future of its answer. Both are booked as traffic.
+        """Send an order to a site; return the future of its answer. Both are booked as traffic.
 
         Orders with the same `key` are one order; an order without a key is new. The future fails
         with SiteLost for a site that takes no orders.
@@ -87,7 +86,7 @@ class OrderRouter:
         return booked
 
     def _absence(self, site: str) -> str:
-        """Why a site takes no order; empty if it does. The lock is held."""
+        """Say why a site takes no order, or ""; called under the lock."""
         drains = site in self._draining and self._at_work[site] > 0
         if drains and not self._membership.closed:
             return ""
@@ -102,10 +101,10 @@ class OrderRouter:
         purpose: str,
         problem_of: ProblemOf = no_problem,
     ) -> Future[Payload]:
-        """Send an order to the site that a client belongs to.
+        """Send an order to a client's site.
 
-        If that site is lost, or `problem_of` finds something wrong with its answer, the order goes
-        to the client's next site, provided that the client may move.
+        If that site is lost, or `problem_of` rejects its answer, the order goes to the client's
+        next site, if the client may move.
         """
         membership = self._membership
         site = membership.assignment.site_of(index)
@@ -143,7 +142,7 @@ class OrderRouter:
         return future
 
     def drain(self, site: str, reason: str, *, round_number: int = 0) -> Future[None]:
-        """Have a site finish its open orders and no more; the future of its release."""
+        """Let a site finish its open orders only; return the future of its release."""
         with self._lock:
             drained = self._draining.setdefault(site, Future())
         self._membership.remove(site, reason, round_number=round_number, kind=ChangeKind.DRAINED)
@@ -160,11 +159,11 @@ class OrderRouter:
 
     @property
     def counts_on_the_wire(self) -> bool:
-        """Whether bytes are counted on the wire, headers and all, and not by their tensors."""
+        """Whether bytes are counted on the wire, with headers, and not by tensors."""
         return self._counted is not None
 
     def drain_traffic(self) -> list[tuple[Flow, int]]:
-        """Bytes to and from the sites since the last time, by flow, sorted."""
+        """Bytes to and from the sites since the last call, by flow, sorted."""
         if self._counted is not None:
             return self._counted()
         with self._traffic_lock:

@@ -1,7 +1,4 @@
-"""Site: one Ray cluster of a federation, and the gang request that it gets.
-
-Slow calls return futures, so that sites work side by side.
-"""
+"""Site: one Ray cluster of a federation. Slow calls return futures, so sites work concurrently."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from ..workload import Notify, Payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangRequest:
-    """A site's part of a gang: so many vnodes of one size."""
+    """A site's part of a gang: vnodes of one size."""
 
     name: str
     resources: Mapping[str, float]
-    """Of one vnode, in Ray's words: `CPU`, `GPU`, `memory` (bytes), custom ones."""
+    """Of one vnode, by Ray's names: `CPU`, `GPU`, `memory` (bytes), custom ones."""
     workers: int | None = None
     """Vnodes; None for as many as fit, up to `at_most`."""
     at_most: int = 16
     policy: SchedulingPolicy = SchedulingPolicy.SPREAD
     timeout_s: float = 60.0
     lease_s: float = 60.0
-    """An uncommitted promise ends by itself after so long."""
+    """An uncommitted promise ends after this time."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,7 +38,7 @@ class GangRequest:
 
 
 class Site(Protocol):
-    """One Ray cluster that takes part: first reserved, then worked with."""
+    """One participating Ray cluster: first reserved, then given work."""
 
     @property
     def name(self) -> str: ...
@@ -50,21 +47,21 @@ class Site(Protocol):
         """Reserve this site's part of a gang, or say why not."""
 
     def commit(self) -> Future[None]:
-        """The whole gang stands: keep what was promised."""
+        """Keep what was promised, since the whole gang stands."""
 
     def release(self) -> Future[None]:
-        """Give back what was promised or committed, with everything on it."""
+        """Release what was promised or committed, with everything on it."""
 
     def check(self, workload: str, spec: Payload) -> Future[None]:
-        """Load a workload and let it check its spec; fails with the problem found."""
+        """Load a workload and have it check its spec; fails with the problem found."""
 
     def start(self, notify: Notify) -> Future[None]:
         """Start the checked workload on the committed vnodes."""
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """Give the workload an order, which is worked on once per key."""
+        """Give the workload an order, executed once per key."""
 
 
 def refusal(site: str, error: FabricError) -> Refusal:
-    """The refusal of a site that could not reserve its part."""
+    """Make the refusal of a site that could not reserve its part."""
     return Refusal(site, str(error), unreachable=error.exits_with == UNREACHABLE)

@@ -1,4 +1,4 @@
-"""SiteEvents: tells listeners what happens at the sites of a federation."""
+"""SiteEvents: passes the events of a federation's sites to listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..workload import Notify, Payload
 
 Hear = Callable[[str, Payload | None], None]
-"""Gets a site and its event; None if the site was lost or came back. It must not block."""
+"""Called with a site and its event, None if the site was lost or returned; must not block."""
 
 
 class SiteEvents:
@@ -20,7 +20,7 @@ class SiteEvents:
 
     @contextmanager
     def heard_by(self, hear: Hear) -> Iterator[None]:
-        """Tell a listener what happens at sites, from whichever thread it happens in."""
+        """Pass sites' events to a listener, in the thread of each event."""
         self._hearers = [*self._hearers, hear]
         try:
             yield
@@ -33,10 +33,7 @@ class SiteEvents:
             hear(site, payload)
 
     def notifier(self, site: str, notify: Notify) -> Notify:
-        """The callback of one site: its events go to `notify`, then to the listeners.
-
-        It overwrites the site's name in the event.
-        """
+        """Make a site's callback: sets the site's name in events, then notifies all."""
 
         def told(payload: Payload) -> None:
             name = {"site": site}

@@ -1,4 +1,4 @@
-"""Who is who: the mediator's authority, credentials, join tokens. `tls` joins them to gRPC."""
+"""Identity: the mediator's authority, credentials and join tokens. `tls` connects them to gRPC."""
 
 from ..core.rules.roles import Role
 from .authority import Authority

@@ -1,7 +1,7 @@
-"""What accounts of the authority's machine did by hand in its folder: a line of JSON for every act.
+"""The log of manual acts on an authority: a line of JSON for each, in the authority's folder.
 
-`fedpilot certs` appends to the file, with or without a mediator. A mediator that uses the folder
-shows it in its audit log.
+`fedpilot certs` appends to the file, whether or not a mediator runs. A mediator that uses the
+folder shows the acts in its audit log.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .errors import IdentityError
 
 ACTS = "acts.jsonl"
 LONGEST = 1_000
-"""Characters of each text of an act."""
+"""Longer texts of an act are cut to this many characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalAct:
-    """What an account of the authority's machine did, or could not do."""
+    """An act, perhaps a failed one, by an account of the authority's machine."""
 
     at: float
     """Epoch seconds."""
@@ -37,7 +37,7 @@ class LocalAct:
 
 
 def account() -> str:
-    """The account of this process, by name if it has one."""
+    """The account of this process: its name, or its uid without one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -45,7 +45,7 @@ def account() -> str:
 
 
 def record(folder: Path, act: LocalAct) -> None:
-    """Add an act to those of a folder; it is on disk when this returns. OSError."""
+    """Append an act to a folder's file and fsync it; OSError."""
     shown = {
         name: value[:LONGEST] if isinstance(value, str) else value
         for name, value in asdict(act).items()
@@ -53,7 +53,7 @@ def record(folder: Path, act: LocalAct) -> None:
     descriptor = os.open(folder / ACTS, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
         owner = folder.stat()
-        with suppress(PermissionError):  # only root can give it away, and only root needs to
+        with suppress(PermissionError):  # only root can change the owner, and only root needs to
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         first = not os.fstat(descriptor).st_size
         os.write(descriptor, json.dumps(shown).encode() + b"\n")
@@ -65,10 +65,7 @@ def record(folder: Path, act: LocalAct) -> None:
 
 
 def acts_of(folder: Path, last: int) -> tuple[LocalAct, ...]:
-    """The last acts in a folder, the oldest first. IdentityError for a damaged file.
-
-    An unfinished last line does not count yet.
-    """
+    """The last acts, oldest first, without an unfinished line; IdentityError for a damaged file."""
     try:
         text = (folder / ACTS).read_bytes()
     except FileNotFoundError:

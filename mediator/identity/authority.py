@@ -1,8 +1,8 @@
-"""Authority: the small certificate authority of one mediator, a folder.
+"""Authority: the certificate authority of one mediator, kept in a folder.
 
-`ca.pem` is public, `ca.key` for its owner only. `issued.jsonl` is the index of what was issued and
-revoked, `acts.jsonl` says who did that by hand, `server` holds the mediator's own credentials. A
-certificate is in the index before it is handed out; one that is not in the index is refused.
+`ca.pem` is public, `ca.key` for its owner only. `issued.jsonl` is the index of issued and revoked
+certificates, `acts.jsonl` logs manual acts, `server` holds the mediator's credentials. A
+certificate is indexed before it is handed out; one that is not in the index is refused.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ AUTHORITY, KEY, INDEX, SERVER = "ca.pem", "ca.key", "issued.jsonl", "server"
 AUTHORITY_VALID_S = 3650 * DAY_S
 VALID_S = 365 * DAY_S
 OVERLAP_S = 7 * DAY_S
-"""How long a certificate stays good beside the one that takes its place."""
+"""How long a rotated certificate stays valid beside its successor."""
 MOST_RENEWALS = 8
-"""Certificates of one name and role in a third of a life; more would not be lost replies."""
+"""Certificates of one name and role within `RENEWED_WITHIN`; lost replies do not explain more."""
 RENEWED_WITHIN = 1 / 3
-"""The part of a life in which they count; renewals fall into the last third of one."""
+"""The part of a certificate's life in which renewals count; they fall into its last third."""
 
 
 class Authority:
-    """Signs, remembers and revokes. Several processes may have the same folder open."""
+    """Issues and revokes certificates. Several processes may have the same folder open."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
         text: str,
     ) -> None:
-        """Not for callers: `create` and `open` check what they are given."""
+        """Internal; use `create` or `open`, which check their input."""
         self._folder = folder
         self._certificate = certificate
         self._key = key
@@ -71,7 +71,7 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, *, now: float, valid_s: float = AUTHORITY_VALID_S) -> Authority:
-        """Make an authority; IdentityError where there is one, or the rest of one."""
+        """Make an authority; IdentityError if the folder holds one, or parts of one."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = [name for name in (AUTHORITY, KEY, INDEX) if (folder / name).exists()]
         if there:
@@ -91,7 +91,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path) -> Authority:
-        """The authority in a folder; IdentityError says what is missing or does not fit."""
+        """Open the authority in a folder; IdentityError says what is missing or does not match."""
         missing = [name for name in (AUTHORITY, KEY, INDEX) if not (folder / name).is_file()]
         if missing:
             raise IdentityError(
@@ -109,16 +109,16 @@ class Authority:
 
     @property
     def server_folder(self) -> Path:
-        """Where the mediator's own credentials are."""
+        """The folder of the mediator's own credentials."""
         return self._folder / SERVER
 
     @property
     def expires_at(self) -> float:
-        """When its own certificate ends, and with it all that it signed."""
+        """When its own certificate expires, and with it every certificate it signed."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def acts(self, last: int) -> tuple[LocalAct, ...]:
-        """The last acts by hand in its folder, the oldest first."""
+        """The last manual acts in its folder, oldest first."""
         return acts_of(self._folder, last)
 
     # -- issuing ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Authority:
         now: float,
         valid_s: float = VALID_S,
     ) -> Credentials:
-        """A new key with its certificate, which never outlives the authority's."""
+        """Issue a new key and its certificate, which never outlives the authority's."""
         key = new_key()
         text = self._issue(name, role, hosts, key.public_key(), now, valid_s)
         return Credentials.checked(self.certificate, text, key_text(key))
@@ -140,11 +140,11 @@ class Authority:
     def sign(
         self, request: str, name: str, role: Role, *, now: float, valid_s: float = VALID_S
     ) -> str:
-        """A certificate in PEM for the key of a request; nothing else in the request counts."""
+        """Issue a certificate in PEM for the key in a request, whose other claims are ignored."""
         return self._issue(name, role, (), key_of_request(request), now, valid_s)
 
     def renew(self, serial: str, request: str, *, now: float) -> str:
-        """A certificate like an issued one, which stays good, for the key of a request.
+        """Issue a certificate like an old one, which stays valid, for the key in a request.
 
         RenewalRefused if it would not last longer, or after too many renewals.
         """
@@ -179,10 +179,9 @@ class Authority:
         valid_s: float = VALID_S,
         hosts: Iterable[str] | None = None,
     ) -> Credentials:
-        """New credentials for a name or serial number; the old ones are refused after `overlap_s`.
+        """Issue new credentials for a name or serial number; refuse the old after `overlap_s`.
 
-        They have the same name, role and, unless given, hosts. An expired certificate can be
-        rotated, a revoked one cannot.
+        Name, role and, by default, hosts stay. Expired certificates can be rotated, revoked cannot.
         """
         found = [each for each in self._matching(which) if each.revoked_at is None]
         if not found:
@@ -243,15 +242,15 @@ class Authority:
     # -- what was issued, and what is refused -----------------------------------------------------
 
     def issued(self) -> tuple[Issued, ...]:
-        """All that was ever issued, the first first."""
+        """All certificates ever issued, oldest first."""
         return tuple(self._index.entries().values())
 
     def revoked(self, now: float) -> frozenset[str]:
-        """The serial numbers that are revoked now."""
+        """The serial numbers that are revoked at `now`."""
         return frozenset(each.serial for each in self.issued() if each.state(now) == "revoked")
 
     def last_revoked_at(self, name: str, role: Role, now: float) -> float:
-        """When a certificate of a name and role was revoked last; minus infinity if none was."""
+        """When a certificate of a name and role was last revoked; minus infinity if none was."""
         ends = [
             each.revoked_at
             for each in self.issued()
@@ -260,7 +259,7 @@ class Authority:
         return max((end for end in ends if end <= now), default=-math.inf)
 
     def objection(self, serial: str, now: float) -> str:
-        """Why a certificate that the authority has signed is not good now; empty if it is."""
+        """Say why a certificate that the authority signed is not valid now; empty if it is."""
         entry = self._index.entries().get(serial)
         if entry is None:
             return f"certificate {serial} is not among those that were issued"
@@ -277,7 +276,7 @@ class Authority:
     def revoke(self, which: str, *, now: float) -> tuple[str, ...]:
         """Refuse a serial number, or all certificates of a name, from now on.
 
-        The serial numbers that were good until then; NoSuchCertificate for what was never issued.
+        Return the newly revoked serial numbers; NoSuchCertificate if nothing matches.
         """
         return self._revoke({each.serial for each in self._matching(which)}, now)
 

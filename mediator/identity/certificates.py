@@ -1,8 +1,7 @@
 """Makes and reads the certificates of a federation.
 
-The subject's common name is the holder's name, its organizational unit the role. Keys are of the
-curve P-256. A certificate is good for a server or for a client, so that no site can pass for the
-mediator. PEM is text.
+The subject's common name is the holder's name, its organizational unit the role. Keys are on the
+curve P-256. A certificate is for a server or a client: no site can pose as the mediator.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from .errors import CertificateExpired, IdentityError
 
 DAY_S = 86_400.0
 SKEW_S = 300.0
-"""A certificate becomes valid so long before it is issued, since clocks differ."""
+"""A certificate becomes valid this long before it is issued, since clocks differ."""
 LARGEST_PEM = 16 << 10
-"""Characters; what is longer is not read."""
+"""Characters; longer texts are refused."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
@@ -38,14 +37,14 @@ class Identity:
     name: str
     role: Role
     serial: str
-    """40 hexadecimal digits, small letters."""
+    """40 hexadecimal digits, lower case."""
     hosts: tuple[str, ...]
     """The DNS names and addresses that a server answers to."""
     begins_at: float
     expires_at: float
 
     def check(self, now: float) -> None:
-        """CertificateExpired unless it is valid now."""
+        """Raise CertificateExpired unless it is valid now."""
         if now >= self.expires_at:
             raise CertificateExpired(
                 f"the certificate of {self.name} ({self.role}) ended on {day(self.expires_at)}; "
@@ -59,7 +58,7 @@ class Identity:
 
 
 def how_to_replace(name: str, role: Role) -> str:
-    """How to get a new certificate in the place of a useless one, in words."""
+    """Say how to replace a certificate."""
     if role is Role.SITE:
         return (
             f"an admin makes a token by `fedpilot site token {name}`; "
@@ -69,12 +68,12 @@ def how_to_replace(name: str, role: Role) -> str:
 
 
 def day(moment: float) -> str:
-    """A moment in words, in UTC."""
+    """Format a time in epoch seconds, in UTC."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def check_name(name: str) -> str:
-    """The name itself; IdentityError for one that no certificate may carry."""
+    """Return the name; IdentityError if no certificate may carry it."""
     if not _NAME.fullmatch(name):
         raise IdentityError(
             f"a name is 1 to 63 letters, digits, dots, dashes, underscores or @, "
@@ -84,7 +83,7 @@ def check_name(name: str) -> str:
 
 
 def check_hosts(hosts: Iterable[str], role: Role) -> tuple[str, ...]:
-    """The hosts, each once; IdentityError for what is neither a DNS name nor an address."""
+    """The hosts, each once; IdentityError if invalid. Only a mediator has hosts, and needs some."""
     found = tuple(dict.fromkeys(hosts))
     for host in found:
         _general_name(host)
@@ -101,12 +100,12 @@ def check_hosts(hosts: Iterable[str], role: Role) -> tuple[str, ...]:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A private key of the one kind that is used."""
+    """Make a private key on P-256."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_text(key: ec.EllipticCurvePrivateKey) -> str:
-    """A private key in PEM, not encrypted: the file that holds it is for its owner only."""
+    """A private key in PEM, not encrypted: only its owner may read the file."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -115,7 +114,7 @@ def key_text(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def read_key(text: str, name: str) -> ec.EllipticCurvePrivateKey:
-    """A private key from PEM; IdentityError, calling it by `name`, for anything else."""
+    """Read a private key from PEM; IdentityError, which mentions `name`, for anything else."""
     try:
         key = serialization.load_pem_private_key(_bounded(text, name), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -126,13 +125,13 @@ def read_key(text: str, name: str) -> ec.EllipticCurvePrivateKey:
 
 
 def new_request(name: str) -> tuple[str, str]:
-    """A new private key, and a request for a certificate of it; both in PEM."""
+    """Make a private key and a certificate request for it, both in PEM."""
     key = new_key()
     return key_text(key), request_for(key, name)
 
 
 def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
-    """A request for a certificate of a key, in PEM."""
+    """A certificate request for a key, in PEM."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_name(name))])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     signed = request.sign(key, hashes.SHA256())
@@ -140,9 +139,9 @@ def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
 
 
 def key_of_request(text: str) -> ec.EllipticCurvePublicKey:
-    """The key in a request that is signed with it; all other claims are ignored.
+    """The key in a certificate request that is signed with it; other claims are ignored.
 
-    IdentityError for anything else: the text may come from anybody.
+    IdentityError for anything else: the text is untrusted.
     """
     try:
         request = x509.load_pem_x509_csr(_bounded(text, "the request"))
@@ -161,7 +160,7 @@ def key_of_request(text: str) -> ec.EllipticCurvePublicKey:
 
 
 def certify_itself(key: ec.EllipticCurvePrivateKey, name: str, now: float, valid_s: float) -> str:
-    """The certificate of an authority, in PEM: it signs others, but no further authorities."""
+    """An authority's self-signed certificate, in PEM; it cannot sign further authorities."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         _begun(subject, subject, new_serial(), key.public_key(), now - SKEW_S, now + valid_s)
@@ -201,7 +200,7 @@ def certify(
 
 
 def read_certificate(text: str, name: str) -> x509.Certificate:
-    """A certificate from PEM; IdentityError, calling it by `name`, for anything else."""
+    """Read a certificate from PEM; IdentityError, which mentions `name`, for anything else."""
     try:
         return x509.load_pem_x509_certificate(_bounded(text, name))
     except ValueError as error:
@@ -209,7 +208,7 @@ def read_certificate(text: str, name: str) -> x509.Certificate:
 
 
 def identity_of(certificate: x509.Certificate) -> Identity:
-    """What a certificate says; IdentityError unless it is one of a federation."""
+    """Read the identity in a certificate; IdentityError unless it is a federation's."""
     try:
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         roles = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
@@ -228,7 +227,7 @@ def identity_of(certificate: x509.Certificate) -> Identity:
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether an authority's key has signed a certificate, and the certificate says so."""
+    """Whether the authority's key signed the certificate, which names it as issuer."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):

@@ -1,7 +1,6 @@
-"""Tells whether this machine's clock is before the certificates that it must check.
+"""Detects a clock that is behind the certificates that this machine must check.
 
-TLS treats a certificate that is not valid yet like a forged one, and gRPC reports only "Deadline
-Exceeded".
+TLS treats a certificate that is not valid yet as forged; gRPC reports "Deadline Exceeded" only.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ LOOK_S = 3.0
 
 
 def too_early(certificates: Mapping[str, str], now: float) -> str:
-    """Say which of some certificates, by name and in PEM, begins after `now`; empty if none does.
+    """Say which certificate is not valid yet; empty if all are.
 
-    `now` is in epoch seconds. IdentityError for what is no certificate.
+    `certificates` maps names to PEM; `now` is in epoch seconds. IdentityError for anything else.
     """
     for name, text in certificates.items():
         begins_at = read_certificate(text, name).not_valid_before_utc.timestamp()
@@ -33,7 +32,7 @@ def too_early(certificates: Mapping[str, str], now: float) -> str:
 
 
 def too_early_for(address: str, now: float) -> str:
-    """The same of the certificate that is shown at an address, `host:port`; it is not verified."""
+    """Check the certificate that a server at `host:port` shows, without verifying it."""
     host, _, port = address.rpartition(":")
     with suppress(OSError, ValueError, IdentityError):
         shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=LOOK_S)

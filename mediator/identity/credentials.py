@@ -26,7 +26,7 @@ AUTHORITY, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """All in PEM. Made by `checked`, they are known to belong together."""
+    """All in PEM. `checked` ensures that they belong together."""
 
     authority: str
     certificate: str
@@ -37,10 +37,7 @@ class Credentials:
     def checked(
         cls, authority: str, certificate: str, key: str, where: str = "what was given"
     ) -> Credentials:
-        """Credentials that belong together, or IdentityError, which names `where` they are.
-
-        `identity.check(now)` checks their dates.
-        """
+        """Check that the parts belong together, but no dates; IdentityError mentions `where`."""
         signer = read_certificate(authority, f"{AUTHORITY} of {where}")
         found = read_certificate(certificate, f"{CERTIFICATE} of {where}")
         held = read_key(key, f"{KEY} of {where}")
@@ -54,7 +51,7 @@ class Credentials:
 
     @classmethod
     def read(cls, folder: Path) -> Credentials:
-        """Read a folder. IdentityError names what is missing, damaged, or open to others."""
+        """Read a folder; IdentityError names what is missing, damaged, or readable by others."""
         missing = [name for name in (AUTHORITY, CERTIFICATE, KEY) if not (folder / name).is_file()]
         if missing:
             raise IdentityError(
@@ -69,11 +66,11 @@ class Credentials:
         )
 
     def request(self) -> str:
-        """A request for one more certificate of the same key."""
+        """A request for another certificate of the same key."""
         return request_for(read_key(self.key, KEY), self.identity.name)
 
     def renewed(self, certificate: str) -> Credentials:
-        """The same with a later certificate; IdentityError for one that cannot take its place."""
+        """Take a new certificate; IdentityError unless name and role match and it ends later."""
         made = Credentials.checked(self.authority, certificate, self.key, "the renewal")
         before, now = self.identity, made.identity
         if (now.name, now.role) != (before.name, before.role):
@@ -89,7 +86,7 @@ class Credentials:
         return made
 
     def write(self, folder: Path) -> None:
-        """Write a folder, in the place of what was there. The certificate comes last."""
+        """Write or overwrite a folder, the certificate last."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(folder / AUTHORITY, self.authority, PUBLIC)
         write_text(folder / KEY, self.key, SECRET)
@@ -97,5 +94,5 @@ class Credentials:
 
 
 def has_credentials(folder: Path) -> bool:
-    """Whether the folder holds any credentials."""
+    """Whether the folder holds any of the three files."""
     return any((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY))

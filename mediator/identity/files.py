@@ -13,13 +13,13 @@ SECRET, PUBLIC = 0o600, 0o644
 
 
 def write_text(path: Path, text: str, mode: int) -> None:
-    """Replace what was there; after a power cut there is the one or the other."""
+    """Replace a file atomically, even across a power cut."""
     with replacing(path, mode, durable=True) as aside:
         aside.write_text(text)
 
 
 def read_text(path: Path) -> str:
-    """A small text; IdentityError for anything larger than keys and certificates are."""
+    """Read a small ASCII text; IdentityError if it is larger than any key or certificate."""
     with path.open("rb") as file:
         found = file.read(LARGEST_PEM + 1)
     if len(found) > LARGEST_PEM:
@@ -31,7 +31,7 @@ def read_text(path: Path) -> str:
 
 
 def read_secret(path: Path) -> str:
-    """A text that is nobody else's to read; IdentityError if others could."""
+    """Read a secret text; IdentityError if other accounts could read the file."""
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise IdentityError(

@@ -1,8 +1,8 @@
-"""CertificateIndex: what an authority has issued and revoked, a file beside the authority's key.
+"""CertificateIndex: a file beside an authority's key with the certificates it issued and revoked.
 
-A line of JSON for every change; the last line of a serial number wins. It is a file, not a table of
-the mediator's database, so that everything that the key signs can be revoked. A line is on disk
-before a certificate is handed out. Several processes may write; readers see a change at once.
+Every change is a line of JSON; the last line of a serial number wins. The index is a file, not a
+table of the mediator's database, so that everything the key signs can be revoked. A line is on disk
+before its certificate is handed out. Several processes may write; readers see changes at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .errors import IdentityError
 
 FORMAT = 1
 LOCK_S = 10.0
-"""How long a writer waits for others, each of which takes milliseconds."""
+"""How long a writer waits for the lock; others hold it for milliseconds."""
 _POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """A certificate that was issued, and whether it was revoked. Times are epoch seconds."""
+    """An issued certificate. Times are epoch seconds."""
 
     serial: str
     name: str
@@ -40,17 +40,17 @@ class Issued:
     issued_at: float
     expires_at: float
     revoked_at: float | None = None
-    """From then on it is refused; in the future while its successor is being installed."""
+    """When refusals begin; in the future while its successor is being installed."""
 
     def state(self, now: float) -> str:
-        """valid, expired or revoked."""
+        """Return "valid", "expired" or "revoked"."""
         if self.revoked_at is not None and self.revoked_at <= now:
             return "revoked"
         return "expired" if self.expires_at <= now else "valid"
 
 
 class CertificateIndex:
-    """One file. Its methods may be called by several threads."""
+    """The index file; safe for threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class CertificateIndex:
 
     @classmethod
     def create(cls, path: Path) -> CertificateIndex:
-        """Make the file, or FileExistsError."""
+        """Create the file; FileExistsError if it exists."""
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(_line({"format": FORMAT}))
@@ -71,15 +71,15 @@ class CertificateIndex:
         return cls(path)
 
     def entries(self) -> Mapping[str, Issued]:
-        """What there is now, by serial number, the first issued first. IdentityError if broken."""
+        """The entries by serial number, oldest first; IdentityError if the file is damaged."""
         with self._lock:
             return self._read()
 
     def change(self, decide: Callable[[Mapping[str, Issued]], Iterable[Issued]]) -> None:
-        """Write the entries that `decide` makes of the present ones, under the file's lock."""
+        """Append the entries that `decide` derives from the present ones, under the file's lock."""
         with self._lock, self._writing() as descriptor:
             lines = [_line(asdict(each)) for each in decide(self._read())]
-            # Drops the rest of a line whose writer died: its certificate was not handed out.
+            # Drop the partial line of a writer that died: its certificate was not handed out.
             os.ftruncate(descriptor, self._read_bytes)
             os.pwrite(descriptor, b"".join(lines), self._read_bytes)
             os.fsync(descriptor)
@@ -104,7 +104,7 @@ class CertificateIndex:
             os.close(descriptor)
 
     def _read(self) -> dict[str, Issued]:
-        """Read the new lines; an unfinished last line does not count yet."""
+        """Read the new lines; skip an unfinished last line."""
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._file_id or found.st_size < self._read_bytes:

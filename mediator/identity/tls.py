@@ -1,4 +1,4 @@
-"""gRPC's form of credentials, and the identity of its callers. The only module that knows gRPC."""
+"""Converts credentials for gRPC and identifies its callers; only this module imports gRPC."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .credentials import Credentials
 from .errors import IdentityError, PeerRefused
 
 Peer = Identity
-"""The caller, as its certificate says, which the authority has signed.
+"""The identity in the caller's certificate, which the authority has signed.
 
 gRPC checks `expires_at` only when a connection is made.
 """
 
 
 class Context(Protocol):
-    """The part of a call's context that is needed; `grpc` and `grpc.aio` both have it."""
+    """The part of a call's context used here, common to `grpc` and `grpc.aio`."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """What the transport knows of the peer."""
+        """The transport's facts about the peer."""
 
 
 def peer_of(context: Context) -> Peer:
-    """The caller; PeerRefused unless it has shown a certificate of a federation.
+    """Identify the caller; PeerRefused unless it shows a client certificate of a federation.
 
-    `Authority.objection` tells whether the certificate was revoked.
+    `Authority.objection` checks for revocation.
     """
     shown = list(context.auth_context().get("x509_pem_cert", ()))
     if len(shown) != 1:
@@ -44,7 +44,7 @@ def peer_of(context: Context) -> Peer:
 
 
 def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
-    """For a channel on which both sides show certificates."""
+    """Credentials for a channel on which both ends show certificates."""
     return grpc.ssl_channel_credentials(
         root_certificates=credentials.authority.encode(),
         private_key=credentials.key.encode(),
@@ -53,14 +53,14 @@ def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 
 
 def joining_credentials(authority: str) -> grpc.ChannelCredentials:
-    """For a channel of a site with only a token: only the server shows a certificate."""
+    """Credentials for a site that has only a token: only the server shows a certificate."""
     return grpc.ssl_channel_credentials(root_certificates=authority.encode())
 
 
 def server_credentials(
     credentials: Credentials, *, require_clients: bool = True
 ) -> grpc.ServerCredentials:
-    """For a port whose callers need a certificate of the authority or, to join, none."""
+    """Credentials for a port whose callers show a certificate or, to join, none."""
     return grpc.ssl_server_credentials(
         [(credentials.key.encode(), credentials.certificate.encode())],
         root_certificates=credentials.authority.encode() if require_clients else None,

@@ -1,6 +1,6 @@
-"""Token: with it a site's admin joins the site to a mediator, once.
+"""Token: lets a site's admin join the site to a mediator, once.
 
-It carries a secret, of which the mediator keeps only the hash, and the authority's certificate, by
+It carries a secret, which the mediator keeps only as a hash, and the authority's certificate, by
 which the agent recognizes the mediator. As text it is `fp1.` and base64: a JSON array, a newline,
 the certificate in DER, and a checksum of four bytes.
 """
@@ -24,7 +24,7 @@ from .errors import IdentityError, TokenMalformed
 
 PREFIX = "fp1."
 LONGEST = 4096
-"""Characters of a token; longer texts are refused."""
+"""Characters; longer texts are refused."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 _HINT = "copy all of what `fedpilot site token` printed"
 
@@ -42,7 +42,7 @@ class Token:
 
     @property
     def digest(self) -> str:
-        """What the mediator keeps of the secret."""
+        """The hash of the secret, which the mediator keeps."""
         return digest_of(self.secret)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """The token that a text is; TokenMalformed says what is wrong with it."""
+        """Parse a token; TokenMalformed says what is wrong with the text."""
         text = text.strip()
         if len(text) > LONGEST:
             raise TokenMalformed(f"a join token has at most {LONGEST} characters, this {len(text)}")
@@ -91,12 +91,12 @@ class Token:
 
 
 def new_secret() -> str:
-    """The secret of one token: 256 random bits."""
+    """Make a secret: 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def digest_of(secret: str) -> str:
-    """SHA-256 of a secret, in hexadecimal. Nothing slower is needed: no secret can be guessed."""
+    """SHA-256 of a secret, in hexadecimal; no slow hash is needed for 256 random bits."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 

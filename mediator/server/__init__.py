@@ -1,6 +1,6 @@
 """The mediator's process: serves sites, coordinators and users in one event loop.
 
-The store and the disks are used in threads; everything else happens between two awaits.
+Store and disk work runs in threads; every other change happens between two awaits.
 """
 
 from .connections.connection_watcher import raise_descriptors

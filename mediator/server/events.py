@@ -1,4 +1,4 @@
-"""EventLog: keeps events of runs and of the federation in the store, and serves their followers."""
+"""EventLog: stores events of runs and of the federation, and serves their followers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .store import EventRecord
 from .store.database import Database
 
 FEDERATION = ""
-"""In the place of a run id: events of the federation."""
+"""Used as run id for events of the federation."""
 AT_ONCE = 500
-"""Events that are read from the store together."""
+"""Events read from the store at once."""
 LARGEST_EVENT = 256 << 10
 """Characters of one event."""
 
 
 @dataclass(eq=False)
 class EventLog:
-    """Events of runs and of the federation."""
+    """Appends events and wakes their followers."""
 
     _database: Database
     _clock: Callable[[], float]
@@ -31,22 +31,19 @@ class EventLog:
     _news: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
 
     async def append(self, run: str, event_json: str) -> None:
-        """Keep an event as it was written, then wake the followers. StoreError.
-
-        While the store is away, the event is kept in memory.
-        """
+        """Store an event, or keep it while the store is away; wake the followers. StoreError."""
         store = self._database.store
         await self._database.accept(store.append_event, run, event_json, now=self._clock())
         self.wake(run)
 
     def say(self, name: str, /, **fields: Any) -> None:
-        """Keep an event of the federation that happens now."""
+        """Append an event of the federation, dated now, without waiting."""
         saying = asyncio.get_running_loop().create_task(self._say(name, fields))
         self._saying.add(saying)
         saying.add_done_callback(self._saying.discard)
 
     async def close(self) -> None:
-        """Wait until all events are kept; may be called twice."""
+        """Wait until all events are stored or kept; may be called twice."""
         await asyncio.gather(*self._saying, return_exceptions=True)
 
     async def _say(self, name: str, fields: dict[str, Any]) -> None:
@@ -54,7 +51,7 @@ class EventLog:
         await self.append(FEDERATION, json.dumps({"event": name, "time": moment} | fields))
 
     def wake(self, run: str) -> None:
-        """Make the followers of a run look again."""
+        """Make the followers of a run read again."""
         news = self._news.pop(run, None)
         if news is not None:
             news.set()
@@ -62,7 +59,7 @@ class EventLog:
     async def follow(
         self, run: str, after: int, goes_on: Callable[[], bool]
     ) -> AsyncIterator[EventRecord]:
-        """The events after a number, until there are no more and `goes_on` says False."""
+        """Yield the events after a number, until none is left and `goes_on` returns False."""
         while True:
             news, more = self._news[run], goes_on()
             store = self._database.store

@@ -1,7 +1,7 @@
 """Mediator: the whole process, from its folder to its ports, and its orderly end.
 
-It ends its parts in the opposite order of their start: it tells sites and users, ends coordinators,
-writes the traffic counts and closes the store. Two mediators never share a folder.
+Parts end in reverse order: it ends coordinators, says farewell to sites, closes the ports, writes
+the traffic counts and closes the store. Two mediators never share a folder.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from .store.database import Database
 log = logging.getLogger(__name__)
 
 STALE_S = 3_600.0
-"""A start removes parts of blobs that were not touched for so long."""
+"""A start removes partial blobs that were untouched for this long."""
 END_S = 2.0
-"""How long calls that are open at the end may still take."""
+"""How long open calls may still take when the mediator ends."""
 CALLS = 4_096
-"""Calls that are open at once; gRPC refuses more."""
+"""Calls open at once; gRPC refuses more."""
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *MESSAGE_OPTIONS,
     *MANY_PEERS_OPTIONS,
@@ -79,32 +79,30 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class FolderBusy(MediatorError):
-    """Another mediator works in the folder."""
+    """Another mediator is using the folder."""
 
     exits_with = BAD_INPUT
 
 
 class PortTaken(MediatorError):
-    """A port cannot be listened at."""
+    """The mediator cannot listen at a port."""
 
     exits_with = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Where a mediator is reached."""
+    """The addresses of a mediator that has started."""
 
     address: str
-    """HOST:PORT of sites and users."""
+    """HOST:PORT for sites and users."""
     join_address: str
     """HOST:PORT for sites that join with a token."""
     own: OwnIdentity
 
 
 class Mediator:
-    """One mediator, in the event loop of the main thread: coordinators die with the thread that
-    starts them.
-    """
+    """One mediator, in the main thread: coordinators die with the thread that starts them."""
 
     def __init__(self, settings: ServerSettings, *, hosts: Sequence[str] = ()) -> None:
         """`hosts` go into the server's certificate, if this start makes one."""
@@ -114,7 +112,6 @@ class Mediator:
         self.sites: SiteRegistry
         self.runs: Runs
         self.ready: Ready
-        """Where it is reached, once it has started."""
 
     async def __aenter__(self) -> Self:
         """Open the folder and the ports. FolderBusy, PortTaken, StoreError, IdentityError."""
@@ -131,7 +128,7 @@ class Mediator:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
         undo.callback(os.close, _locked(settings))
-        # Before the authority: a start that fails after making it would not show its admin.
+        # Before the authority: a start that failed after making it would not report its admin.
         database = Database(await asyncio.to_thread(Store, settings.store_url))
         undo.callback(database.close)
         own = own_identity(settings, self._hosts, time.time())
@@ -220,7 +217,7 @@ class Mediator:
         undo.callback(watcher.close)
         watcher.begin((port, join_port))
         undo.push_async_callback(_cancelled, asyncio.create_task(watcher.watch()))
-        # Before any site speaks: what sites hold is kept only for runs that are known to go on.
+        # Before any session: what sites hold is kept only for runs known to be in progress.
         undo.push_async_callback(supervisor.close)
         await runs.load()
         await outer.start()
@@ -243,7 +240,7 @@ class Mediator:
         return Ready(address=_at(host, port), join_address=_at(host, join_port), own=own)
 
     async def _tick(self, own: OwnIdentity, each_second: Callable[[], Awaitable[None]]) -> None:
-        """Look for silent sites, act once a second, and warn of certificates once a day."""
+        """Check for silent sites, call `each_second`, and warn about certificates once a day."""
         pause = max(0.02, min(1.0, self.settings.health.heartbeat_s / 4))
         told_at, warned_at = time.monotonic(), -math.inf
         while True:
@@ -258,12 +255,11 @@ class Mediator:
                     told_at = time.monotonic()
                     await each_second()
             except Exception:
-                # The loop must go on: without it no site would ever be lost.
+                # The loop must go on: it detects lost sites.
                 log.exception("a turn of the mediator's clock failed")
 
 
 def _places(settings: ServerSettings) -> Places:
-    """The connections that this process has descriptors for."""
     may, wanted = descriptors(), settings.connections
     fits = fitting(may, wanted, settings.strangers)
     if fits.connections < wanted:
@@ -280,7 +276,7 @@ def _places(settings: ServerSettings) -> Places:
 def _limits(
     settings: ServerSettings, connections: int, idle_s: float
 ) -> tuple[tuple[str, int], ...]:
-    """What gRPC itself enforces, before any code of this project runs."""
+    """Limits that gRPC itself enforces, before any code of this project runs."""
     return (
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", round(1_000 * settings.handshake_s)),
@@ -289,7 +285,7 @@ def _limits(
 
 
 def steady_clock() -> Callable[[], float]:
-    """Epoch seconds that never jump: setting the clock makes no site silent."""
+    """A clock in epoch seconds that never jumps, so setting the clock makes no site silent."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
 
@@ -308,7 +304,7 @@ def _listen(
 
 
 def _locked(settings: ServerSettings) -> int:
-    """An open file that is locked while this mediator lives."""
+    """Lock the folder for the life of this process; return the descriptor. FolderBusy."""
     file = os.open(settings.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

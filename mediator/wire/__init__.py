@@ -1,3 +1,1 @@
-"""What crosses between the processes of a federation: messages, payloads, errors, calls and
-blobs.
-"""
+"""The wire between a federation's processes: messages, payloads, errors, calls and blobs."""

@@ -1,8 +1,8 @@
-"""Errors on a wire: their class, message and arguments as JSON; never a pickle.
+"""Errors on a wire: class, message and arguments as JSON, never a pickle.
 
-The receiver rebuilds an error if its class is one of ours and is loaded; all others are WorkFailed.
-A module that moved keeps its name on the wire (`NAMED`), for peers of other versions. A site may
-send anything: an error in another site's name is not believed, and texts lose control characters.
+The receiver rebuilds an error if its class is fedpilot's and loaded; all others become WorkFailed.
+A moved module keeps its name on the wire (`NAMED`), for peers of other versions. A site may send
+anything: an error in another site's name is rejected, and texts lose control characters.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ NAMED = {
     "fedpilot.mediator.wire.transfer.client": "fedpilot.mediator.transfer.client",
     "fedpilot.mediator.wire.transfer.pieces": "fedpilot.mediator.transfer.pieces",
 }
-"""Names on the wire of modules, and of single classes (`module:name`), that have moved since."""
+"""Names on the wire of modules and single classes (`module:name`) that have moved."""
 _MOVED_TO = {name: module for module, name in NAMED.items()}
 LONGEST_TEXT = 4_000
-"""Characters of a message that are passed on: the last ones, where a traceback names the error."""
+"""How many of a message's last characters are kept; a traceback ends with the error."""
 LARGEST_ARGS = 64 << 10
-"""Bytes of an error's arguments; an error with more is sent as text only."""
+"""Bytes of an error's arguments; with more, only the text is sent."""
 RECORD = "record"
 BROKEN = frozenset({errno.EROFS, errno.EIO})
 """Errors of a broken disk: another site may do the work, as with a full disk."""
 
 
 def machine_trouble(site: str, error: BaseException) -> BaseException:
-    """SiteLost in the place of an error of a machine's disk; other errors as they are."""
+    """Replace a disk error of the machine by SiteLost; return other errors unchanged."""
     if is_full(error):
         said = error.strerror if isinstance(error, OSError) else type(error).__name__
-        return SiteLost(site, f"its disk is full: {said}")  # where that is, its own log says
+        return SiteLost(site, f"its disk is full: {said}")  # the site's log says where
     if isinstance(error, MissingBlob):
         return SiteLost(site, "what it was sent is not there any more")
     if isinstance(error, NoRoom):
@@ -81,7 +81,7 @@ def told(error: BaseException) -> pb.Failure:
 
 
 def error_of(site: str, failure: pb.Failure) -> Exception:
-    """A site's error, of its own class if that can be rebuilt here."""
+    """Rebuild a site's error, in its own class if possible."""
     cls = _named(failure.kind)
     if cls is not None and issubclass(cls, Exception) and len(failure.args_json) > 0:
         try:
@@ -92,7 +92,7 @@ def error_of(site: str, failure: pb.Failure) -> Exception:
             return _failed(site, failure)
         if (named := getattr(made, "site", site)) != site:
             return AnswerUnreadable(site, cls.__name__, f"it speaks in the name of {named!r:.80}")
-        lost = machine_trouble(site, made)  # or it would pass for the trouble of our own disk
+        lost = machine_trouble(site, made)  # else it would look like trouble of our own disk
         return lost if isinstance(lost, SiteLost) else made
     return _failed(site, failure)
 
@@ -107,13 +107,12 @@ def _is_ours(cls: type) -> bool:
 
 
 def _name_of(cls: type) -> str:
-    """What a class is called on the wire: `module:name`."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     return NAMED.get(path) or f"{NAMED.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
 
 
 def _named(path: str) -> type | None:
-    """A class of ours that is loaded and stands in that very module."""
+    """Find a loaded fedpilot class that is defined in that module."""
     module, _, name = _MOVED_TO.get(path, path).partition(":")
     module = _MOVED_TO.get(module, module)
     if not module.startswith(OURS):
@@ -123,7 +122,7 @@ def _named(path: str) -> type | None:
 
 
 def _as_json(value: Any) -> Any:
-    """As JSON; a record of an errors module with the name of its class."""
+    """Convert to JSON; a record of an errors module includes its class name."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -139,7 +138,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
-    """The inverse; lists become tuples."""
+    """The inverse of `_as_json`; lists become tuples."""
     match value:
         case str():
             return plain_lines(value)

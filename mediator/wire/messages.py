@@ -1,7 +1,7 @@
-"""What both ends of the wire agree on: the protocol's number, names, and records as messages.
+"""The protocol's number, legal names, and records as messages, for both ends of the wire.
 
-Every conversation begins with the number; a number that is not spoken here is refused. Unknown
-fields are ignored, and can be listed. Names are checked first, since they may become file names.
+Every conversation begins with the number; unsupported numbers are refused. Unknown fields are
+ignored, and can be listed. Names are checked first, since they may become file names.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from .blobs.store import BlobStore
 from .payloads import read, write
 
 PROTOCOL = 1
-"""The wire that this version speaks."""
 OLDEST_PROTOCOL = 1
-"""The oldest that it understands as well."""
 COMMANDS = ""
-"""In the place of a run, in the id of an order that the mediator itself gives to a site."""
+"""Replaces the run in the id of the mediator's own orders to a site."""
 VERBS = frozenset({"prepare", "commit", "release", "check", "start", "work", "command"})
 MOST_HELD = 10_000
-"""Orders that a site may say it holds."""
+"""The most orders that a site may hold."""
 MOST_NAMED = 20
-"""Unknown fields of a message that are named."""
+"""The most unknown fields of a message that are named."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
@@ -44,19 +42,19 @@ SiteName = NewType("SiteName", str)
 
 
 class ProtocolRefused(MediatorError):
-    """The other side speaks a wire that this side does not."""
+    """The other side speaks a protocol that this side does not."""
 
 
 class BadMessage(MediatorError):
-    """A message that says something impossible; the text names what."""
+    """A message with impossible content, which the text names."""
 
 
 class MissingBlob(BadMessage):
-    """A message names a blob that is not in the store that both sides share."""
+    """A message names a blob that is not in the shared store."""
 
 
 class OrderId(NamedTuple):
-    """Which order of which run; the same after the coordinator was restarted."""
+    """An order's id, which stays the same when the coordinator restarts."""
 
     run: RunId
     key: str
@@ -64,7 +62,7 @@ class OrderId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What a site's Ray cluster has, in Ray's words."""
+    """The resources of a site's Ray cluster, by Ray's names."""
 
     total: Mapping[str, float] = field(default_factory=dict)
     free: Mapping[str, float] = field(default_factory=dict)
@@ -76,21 +74,21 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteStanding:
-    """What a coordinator knows of a site."""
+    """A coordinator's facts about a site."""
 
     name: SiteName
     state: SiteState
     reason: str = ""
     capacity: Capacity = field(default_factory=Capacity)
     data_json: str = ""
-    """What the site discloses of its data sets."""
+    """What the site discloses about its data sets."""
 
 
 # -- the number -----------------------------------------------------------------------------------
 
 
 def check_protocol(found: int, *, here: str, there: str) -> None:
-    """ProtocolRefused unless a peer's number is understood; it names the side to upgrade."""
+    """Raise ProtocolRefused, which names the side to upgrade, for an unsupported protocol."""
     if OLDEST_PROTOCOL <= found <= PROTOCOL:
         return
     older = f" to {PROTOCOL}" if OLDEST_PROTOCOL < PROTOCOL else ""
@@ -101,7 +99,7 @@ def check_protocol(found: int, *, here: str, there: str) -> None:
 
 
 def parsed(kind: type[Message], data: bytes) -> Any:
-    """The message that some bytes are; BadMessage if they are none."""
+    """Parse a message; BadMessage if the bytes are malformed."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -109,7 +107,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
 
 
 def unknown_fields(message: Message) -> tuple[str, ...]:
-    """Some of a newer peer's fields that this version does not know, as `Hello.17`."""
+    """Names, like `Hello.17`, of some fields that this version does not know."""
     kind, strange = message.DESCRIPTOR.name, UnknownFieldSet(message)
     some = range(min(len(strange), MOST_NAMED))
     found = {f"{kind}.{strange[index].field_number}" for index in some}
@@ -120,7 +118,7 @@ def unknown_fields(message: Message) -> tuple[str, ...]:
 
 
 class Numbering:
-    """The numbers of one direction of a session: 1, 2, 3."""
+    """Numbers the messages in one direction of a session: 1, 2, 3."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -131,7 +129,7 @@ class Numbering:
         return self._last
 
     def check(self, number: int) -> None:
-        """BadMessage unless this is the next message: none repeated, none left out."""
+        """Raise BadMessage unless this is the number of the next message."""
         if number != self._last + 1:
             what = "repeats an earlier message" if number <= self._last else "leaves messages out"
             raise BadMessage(f"message number {number} came after {self._last}: it {what}")
@@ -142,7 +140,7 @@ class Numbering:
 
 
 def check_run(run: str) -> RunId:
-    """The run's id; BadMessage for what cannot be one."""
+    """Check a run's id; BadMessage."""
     if not _RUN.fullmatch(run):
         raise BadMessage(
             f"a run's id is 1 to 128 letters, digits, dots, dashes and underscores, "
@@ -152,7 +150,7 @@ def check_run(run: str) -> RunId:
 
 
 def check_site(name: str) -> SiteName:
-    """The site's name; BadMessage for what cannot be one."""
+    """Check a site's name; BadMessage."""
     if not _SITE.fullmatch(name):
         raise BadMessage(
             f"a site's name is 1 to 63 letters, digits, dots, dashes, underscores or @, beginning "
@@ -162,7 +160,7 @@ def check_site(name: str) -> SiteName:
 
 
 def order_id(found: pb.OrderId) -> OrderId:
-    """The id of an order; BadMessage for what cannot be one."""
+    """Check the id of an order; BadMessage."""
     if not _KEY.fullmatch(found.key):
         raise BadMessage(
             f"an order's key is 1 to 256 letters, digits, dots, colons, slashes, dashes and "
@@ -179,7 +177,7 @@ def id_message(order: OrderId) -> pb.OrderId:
 
 
 def blob_of(found: pb.Blob) -> Blob | None:
-    """The blob that a message names, or None; BadMessage for an impossible one."""
+    """The blob that a message names, or None; BadMessage if its name is invalid."""
     if not found.digest:
         return None
     try:
@@ -189,12 +187,12 @@ def blob_of(found: pb.Blob) -> Blob | None:
 
 
 def blob_message(blob: Blob | None) -> pb.Blob | None:
-    """A blob's name as a message; None leaves the field empty."""
+    """A blob's name as a message; None stays None."""
     return None if blob is None else pb.Blob(digest=blob.digest, size=blob.size)
 
 
 def capacity_of(found: pb.Capacity) -> Capacity:
-    """A site's capacity. BadMessage for an impossible one."""
+    """Parse a site's capacity; BadMessage if it is impossible."""
     if len(found.total) > 256 or len(found.free) > 256:
         raise BadMessage("a capacity names more than 256 resources")
     for resources in (found.total, found.free):
@@ -205,12 +203,11 @@ def capacity_of(found: pb.Capacity) -> Capacity:
 
 
 def capacity_message(capacity: Capacity) -> pb.Capacity:
-    """A site's capacity as a message."""
     return pb.Capacity(total=capacity.total, free=capacity.free, machines=capacity.machines)
 
 
 def standing_of(found: pb.SiteStanding) -> SiteStanding:
-    """A site as a coordinator is told of it."""
+    """Parse a site's standing; BadMessage."""
     return SiteStanding(
         name=check_site(found.name),
         state=SiteState(found.state),
@@ -231,7 +228,7 @@ def standing_message(standing: SiteStanding) -> pb.SiteStanding:
 
 
 def check_order(order: pb.Order) -> OrderId:
-    """The id of an order that may be worked on; BadMessage names what is wrong with it."""
+    """Check an order and return its id; BadMessage says what is wrong."""
     found = order_id(order.id)
     if order.verb not in VERBS:
         raise BadMessage(
@@ -245,13 +242,13 @@ def check_order(order: pb.Order) -> OrderId:
 
 
 def done_message(payload: Payload, blobs: BlobStore) -> pb.Done:
-    """A payload as a message; its tensors become a blob of the store, which the caller pins."""
+    """Make a payload's message; its tensors become a blob of the store, for the caller to pin."""
     header, blob = write(payload, blobs)
     return pb.Done(kind=payload.kind, header_json=header, blob=blob_message(blob))
 
 
 def payload_of(found: pb.Order | pb.Done | pb.Request, blobs: BlobStore) -> Payload:
-    """The payload of a message whose blob is in the store. Raises BadPayload and BadMessage."""
+    """Read the payload of a message whose blob is in the store. BadPayload, BadMessage."""
     blob = blob_of(found.blob)
     if blob is not None and not blobs.has(blob):
         raise MissingBlob(f"blob {blob.digest} is not there")

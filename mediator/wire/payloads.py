@@ -1,8 +1,8 @@
 """A Payload on a wire: a JSON header, and a safetensors file for its tensors.
 
-`read` checks all sizes, names, types and offsets before it allocates anything, and names what is
-wrong. The arrays that it returns are read-only views of the file. Equal tensors make equal bytes,
-the same as the safetensors library's.
+`read` checks all sizes, names, types and offsets before it allocates anything, and says what is
+wrong. It returns arrays that are read-only views of the file. Equal tensors make equal bytes, the
+same as the safetensors library's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .blobs.store import BlobStore
 LARGEST_HEADER = 4 << 20
 """Bytes of a payload's JSON header."""
 LARGEST_INDEX = 4 << 20
-"""Bytes of the header of a tensor file. Python takes up to 20 times that to read it."""
+"""Bytes of a tensor file's header; parsing it takes up to 20 times as much memory."""
 MOST_TENSORS = 65_536
 LONGEST_NAME = 512
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -51,8 +51,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         ("BOOL", "|b1"),
     )
 }
-"""The types of numpy and of safetensors, in the order of a file's tensors: wide ones first, so that
-all are aligned."""
+"""By safetensors names, in the order of a file's tensors: wide ones first, for alignment."""
 _RANK = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
@@ -65,16 +64,16 @@ _BRIEF.maxlevel, _BRIEF.maxlist = 2, 8
 
 
 class BadPayload(MediatorError):
-    """A payload that does not hold what it should; the text names what was wrong."""
+    """A malformed payload; the text says what is wrong."""
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def write(payload: Payload, to: BlobStore | Path) -> tuple[str, Blob | None]:
-    """The header as JSON, and the blob that the tensors were written to, if there are any.
+    """Write the tensors as a blob; return the header as JSON, and the blob if there are tensors.
 
-    Raises BadPayload if a reader would refuse it, and NoRoom if the store has not.
+    BadPayload if a reader would refuse it, NoRoom if the store is full.
     """
     header = header_json(payload.header)
     if not payload.tensors:
@@ -100,7 +99,7 @@ def write(payload: Payload, to: BlobStore | Path) -> tuple[str, Blob | None]:
 
 
 def header_json(header: Mapping[str, Any]) -> str:
-    """A header's JSON text; BadPayload if it holds anything else than finite JSON values."""
+    """A header's JSON text; BadPayload if it is too large or has other than finite JSON values."""
     try:
         text = json.dumps(dict(header), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
@@ -112,7 +111,7 @@ def header_json(header: Mapping[str, Any]) -> str:
 
 
 def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The array in little endian, copied only if it is in another byte order."""
+    """The array in little endian, copied only if it has another byte order."""
     found = np.asarray(array)
     dtype = found.dtype.newbyteorder("<")
     if dtype not in _RANK:
@@ -121,7 +120,6 @@ def _little_endian(name: str, array: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _index(arrays: Mapping[str, npt.NDArray[Any]], order: list[str]) -> bytes:
-    """The first bytes of the file: a length, and where each tensor lies."""
     if len(order) > MOST_TENSORS:
         raise BadPayload(f"there are {len(order)} tensors, over {MOST_TENSORS}")
     index, end = {}, 0
@@ -143,7 +141,7 @@ def _index(arrays: Mapping[str, npt.NDArray[Any]], order: list[str]) -> bytes:
 
 
 def _write_file(file: int, head: bytes, arrays: Iterable[npt.NDArray[Any]]) -> Blob:
-    """Write and hash block by block, while a block is in the processor's cache."""
+    """Write and hash block by block, so that each block stays in the processor's cache."""
     digest, size = hashlib.sha256(), 0
 
     def write_all(rest: memoryview) -> None:
@@ -165,9 +163,9 @@ def _write_file(file: int, head: bytes, arrays: Iterable[npt.NDArray[Any]]) -> B
 
 
 def read(kind: str, header: str | bytes, path: Path | None) -> Payload:
-    """The payload of a header's JSON and a tensor file; BadPayload unless all of it is right.
+    """Read a payload from a header's JSON and a tensor file; BadPayload if any of it is wrong.
 
-    The tensors are views of the file, which may be removed meanwhile, but not be changed.
+    The tensors are views of the file, which may be removed meanwhile but not changed.
     """
     values = _json_object("the header", header, LARGEST_HEADER)
     tensors = {} if path is None else read_tensors(path)
@@ -175,7 +173,7 @@ def read(kind: str, header: str | bytes, path: Path | None) -> Payload:
 
 
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read-only views of a safetensors file's tensors, by name; BadPayload names what is wrong."""
+    """Read-only views of a safetensors file's tensors, by name; BadPayload says what is wrong."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _LENGTH.size:
@@ -195,7 +193,7 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _places(text: bytes, space: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-    """Type, shape and beginning of each tensor, which fill the file's data without a gap."""
+    """Each tensor's type, shape and offset; BadPayload unless they fill the data without gaps."""
     index = _json_object("the tensor file's header", text, LARGEST_INDEX)
     if len(index) > MOST_TENSORS:
         raise BadPayload(f"there are {len(index)} tensors, over {MOST_TENSORS}")
@@ -217,7 +215,6 @@ def _places(text: bytes, space: int) -> dict[str, tuple[np.dtype[Any], tuple[int
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
-    """The type, shape and offsets in one tensor's entry. BadPayload."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise BadPayload(f"tensor {name!r} needs a dtype, a shape and data_offsets, nothing else")
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
@@ -230,7 +227,7 @@ def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple
         )
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise BadPayload(f"the offsets of tensor {name!r} are {_excerpt(offsets)}, not two sizes")
-    # numpy refuses an empty array too, when the sizes beside the 0 are too much for it.
+    # numpy refuses even an empty array if the sizes beside the 0 are too large.
     if math.prod(size for size in shape if size) * dtype.itemsize > _ADDRESSABLE:
         raise BadPayload(f"the shape of tensor {name!r} is {_excerpt(shape)}, too large for memory")
     needed = math.prod(shape) * dtype.itemsize
@@ -243,14 +240,14 @@ def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], tuple
 
 
 def _sizes(found: Any) -> bool:
-    """Whether it is a list of sizes; True is no size."""
+    """Whether a value is a list of sizes; booleans are not sizes."""
     return isinstance(found, list) and all(
         type(each) is int and 0 <= each <= _ADDRESSABLE for each in found
     )
 
 
 def _check_name(name: str) -> None:
-    """BadPayload unless it is plain text and no path."""
+    """Raise BadPayload unless a tensor's name is printable and stays inside a folder."""
     if not 1 <= len(name) <= LONGEST_NAME:
         raise BadPayload(
             f"a tensor's name has 1 to {LONGEST_NAME} characters, not {len(name)}: {_excerpt(name)}"
@@ -303,5 +300,4 @@ def _known() -> str:
 
 
 def _excerpt(found: Any) -> str:
-    """A value from outside, shortened for an error."""
     return _BRIEF.repr(found) if not isinstance(found, str) else ascii(found[:_LONGEST_SHOWN])

@@ -1,6 +1,6 @@
 """A question to a run and its answer on the wire: a first message, then tensors in pieces.
 
-The tensors of each are one safetensors file, whose size and SHA-256 the first message gives.
+The tensors of each are one safetensors file; the first message has its size and SHA-256.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 20
 
 
 def question_messages(first: pb.AskRunRequest, path: Path) -> Iterator[pb.AskRunRequest]:
-    """All messages of a question, whose tensors, if any, are in the file."""
+    """Yield all messages of a question; its tensors, if any, are in the file."""
     yield first
     if first.blob.digest:
         with path.open("rb") as file:
@@ -27,7 +27,7 @@ def question_messages(first: pb.AskRunRequest, path: Path) -> Iterator[pb.AskRun
 
 
 def whole_answer(replies: Iterable[pb.AskRunReply], path: Path) -> pb.AskRunReply:
-    """The first message of an answer; its tensors are in the file. MediatorFailed for others."""
+    """Write an answer's tensors to a file; return its first message. MediatorFailed."""
     stream = iter(replies)
     first = next(stream, None)
     if first is None:

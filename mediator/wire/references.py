@@ -1,7 +1,7 @@
-"""Keeping: counts references to the blobs that one process needs in a shared folder.
+"""Keeping: counts one process's references to blobs in a shared folder.
 
-A blob is pinned from its writing until its last reference is dropped. With `discard`, for a folder
-of one run, it is then removed unless another process needs it.
+A blob is pinned from its writing until its last reference is dropped. With `discard` it is then
+removed, unless another process needs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .messages import done_message
 
 
 class Keeping:
-    """Counts each blob's references; may be used from any thread."""
+    """Counts each blob's references; thread-safe."""
 
     def __init__(self, store: BlobStore, *, discard: bool) -> None:
         self.store = store
@@ -25,15 +25,15 @@ class Keeping:
         self._lock = threading.Lock()
 
     def keep(self, payload: Payload) -> pb.Done:
-        """Write a payload's blob, keep it until it is let go; the payload's message. BadPayload."""
+        """Write a payload's blob and add a reference; return the payload's message. BadPayload."""
         while True:
             done = done_message(payload, self.store)
-            # Another process may have removed it between its writing and its pin.
+            # Another process may remove it between writing and pin.
             if not done.blob.digest or self.keep_again(done.blob.digest):
                 return done
 
     def keep_again(self, digest: str) -> bool:
-        """Add a reference to a blob; whether the blob is there."""
+        """Add a reference to a blob if it is there; return whether it is."""
         with self._lock:
             self.store.pin(digest)
             self._needed[digest] += 1

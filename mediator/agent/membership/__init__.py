@@ -1,1 +1,1 @@
-"""How a site belongs to a federation: joining, the certificate and its renewal, the channel."""
+"""A site's membership in a federation: joining, certificate renewal, channels."""

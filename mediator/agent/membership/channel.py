@@ -1,9 +1,8 @@
 """MediatorChannels: the connections to the mediator, under the site's current certificate.
 
-Control and data have a connection each, so that a heartbeat never waits behind a model: at 1 Mbit/s
-the megabytes that gRPC and the kernel have accepted take longer than a mediator waits for a site.
-
-A new certificate opens new connections. Calls may finish on the old ones within `OLD_LINE_S`; their
+Control and data have separate connections, so a heartbeat never waits behind a model: at 1 Mbit/s
+the megabytes that gRPC and the kernel have buffered take longer than a mediator waits for a site. A
+new certificate opens new connections; calls may finish on the old ones within `OLD_LINE_S`, and
 callers repeat the others.
 """
 
@@ -31,7 +30,7 @@ OLD_LINE_S = 3_600.0
 
 
 class MediatorChannels:
-    """Channels to one mediator, the newest of which is used; used within one event loop."""
+    """Channels to one mediator; the newest are in use. For one event loop."""
 
     def __init__(
         self, mediator: str, credentials: Credentials, *, old_line_s: float = OLD_LINE_S

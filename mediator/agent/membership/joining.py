@@ -1,7 +1,7 @@
 """Joining: an agent without a certificate gets one for a token.
 
-The token names the mediator's address and its authority. The key is made here and never leaves the
-site. The reply is accepted only if it belongs to that key and to the token's authority.
+The token has the mediator's address and authority. The key is made here and never leaves the site.
+The reply must match that key and the token's authority.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ async def join(
     within_s: float = JOIN_S,
     clock: Callable[[], float] = time.time,
 ) -> Credentials:
-    """Credentials for a site, by a token that is used up.
+    """Get a site's credentials for a token, which this uses up.
 
-    Raises TokenRefused, MediatorUnreachable; IdentityError for a reply that does not fit, or for a
-    clock that is behind the mediator's certificates.
+    TokenRefused, RequestRefused, MediatorUnreachable; IdentityError for a reply that does not
+    match, or a clock that is behind the mediator's certificates.
     """
     if early := too_early({"the authority of the token": token.authority}, clock()):
         raise IdentityError(early)

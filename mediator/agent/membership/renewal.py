@@ -1,7 +1,6 @@
-"""Renewal: when an agent renews its site's certificate, and how it asks for the next one.
+"""Renewal: decides when an agent renews its site's certificate, and requests the next one.
 
-The key stays, and never leaves the site. The agent accepts only a certificate of that key, name and
-role.
+The key stays, at the site. The agent accepts only a certificate with its key, name and role.
 """
 
 from __future__ import annotations
@@ -34,36 +33,36 @@ LOOK_S = 1.0
 DUE = 2 / 3
 """The part of a certificate's life after which it is renewed."""
 SPREAD = 1 / 12
-"""And up to so much later, by chance, since many sites may have joined in one hour."""
+"""The largest random delay after `DUE`, since many sites may have joined in one hour."""
 RENEW_S = 30.0
 PAUSES = 200
-"""Attempts that a certificate's whole life would take."""
+"""Attempts per life of a certificate."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3_600.0
 
 
 class Say(Protocol):
-    """Reports what happens at the agent, by event and fields."""
+    """Reports an event at the agent, with its fields."""
 
     def __call__(self, event: str, /, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateRenewal:
-    """Renews a site's certificate again and again; `clock` is the event loop's."""
+    """Renews a site's certificate; `clock` is the event loop's."""
 
     channels: MediatorChannels
     folder: Path
-    """Of the credentials."""
+    """The folder of the credentials."""
     _: KW_ONLY
     warn_s: float
-    """So long before the certificate's end every failure is reported."""
+    """Every failure is reported this long before the certificate expires, once a day."""
     say: Say
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     chance: Callable[[], float]
 
     async def renew(self) -> None:
-        """Wait until the certificate is due, and have the channels use the next one."""
+        """Wait until the certificate is due, renew it, and switch the channels to the new one."""
         due = due_at(self.channels.credentials.identity, self.chance())
         while self.wall_clock() < due:
             await asyncio.sleep(LOOK_S)
@@ -72,7 +71,7 @@ class CertificateRenewal:
         self.say("certificate_renewed", expires_at=made.identity.expires_at)
 
     async def _renewed(self) -> Credentials:
-        """Retry until the mediator has issued credentials, and they are on disk."""
+        """Retry until the mediator has issued credentials and they are on disk."""
         channels, made = self.channels, None
         identity = channels.credentials.identity
         warned_at = -math.inf
@@ -99,12 +98,12 @@ def due_at(identity: Identity, chance: float) -> float:
 
 
 def pause_s(identity: Identity) -> float:
-    """How long to wait after an attempt that failed."""
+    """How long to wait after a failed attempt."""
     return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, _life_s(identity) / PAUSES))
 
 
 def _issued_at(identity: Identity) -> float:
-    """Certificates begin `SKEW_S` before they are issued, for clocks that are behind."""
+    """Certificates become valid `SKEW_S` before they are issued."""
     return min(identity.begins_at + SKEW_S, identity.expires_at)
 
 
@@ -113,7 +112,7 @@ def _life_s(identity: Identity) -> float:
 
 
 async def renewed(stub: Stub, credentials: Credentials, mediator: str) -> Credentials:
-    """The next credentials. MediatorUnreachable, RequestRefused; IdentityError for a bad reply."""
+    """Request the next credentials. MediatorUnreachable, RequestRefused, IdentityError."""
     asked = pb.RenewRequest(protocol=PROTOCOL, certificate_request=credentials.request())
     try:
         reply = await stub.renew(asked, timeout=RENEW_S, wait_for_ready=True)

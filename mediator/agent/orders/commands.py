@@ -1,7 +1,7 @@
-"""Runs `fedpilot cluster` and `fedpilot job` beside the agent, when the mediator asks for it.
+"""Runs `fedpilot cluster` and `fedpilot job` beside the agent, at the mediator's request.
 
-A command is a process whose environment names the site's Ray; it can name no other Ray and no
-mediator. It reads no input, has a deadline, and prints a bounded amount.
+A command is a process whose environment names the site's Ray; its arguments can name no other Ray
+and no mediator. It reads no input, has a deadline, and its output is bounded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def deadline_of(header: Mapping[str, Any], longest_s: float) -> float:
 async def run_command(
     arguments: Sequence[str], environment: Mapping[str, str], deadline_s: float, most_bytes: int
 ) -> CommandOutcome:
-    """Run `fedpilot`; its output and exit code. BadCommand if it asks to wait past the deadline."""
+    """Run `fedpilot`. BadCommand if its `--wait` exceeds the deadline."""
     if why := too_long(arguments, deadline_s):
         raise BadCommand(why)
     process = await asyncio.create_subprocess_exec(
@@ -89,7 +89,7 @@ async def run_command(
     except TimeoutError:
         late = f"fedpilot: the command was ended: it ran for more than {deadline_s:g} s\n"
     finally:
-        # What it has started may hold its pipes open.
+        # Its children may hold its pipes open.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

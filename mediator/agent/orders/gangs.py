@@ -1,4 +1,4 @@
-"""Checks a mediator's gang request before the site starts anything for it."""
+"""Checks a mediator's gang request before the site acts on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_S = 3_600.0
 
 
 def gang_of(header: Mapping[str, Any]) -> GangRequest:
-    """Parse a gang request, and cap its times. BadMessage if it is invalid."""
+    """Parse a gang request and cap its times; BadMessage if it is invalid."""
     try:
         asked = GangRequest.from_json(header)
         problem = _problem(asked)

@@ -1,7 +1,7 @@
-"""OrderExecutor: the orders of a site, from their arrival until the mediator has their answers.
+"""OrderExecutor: executes a site's orders, from arrival until the mediator has their answers.
 
-An order's runner keeps what an agent would lose by dying. The agent asks the site's policy about
-resources, bytes and commands; the runner asks it about everything else.
+An order survives its agent's death at its runner. The agent checks the site's policy for resources,
+bytes and commands; the runner checks the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SiteRay(Protocol):
     """The site's Ray cluster and disk, as orders see them."""
 
     def trouble(self) -> str:
-        """Why its Ray or its disk cannot be worked with; empty if both can."""
+        """Why its Ray or its disk cannot be used; empty if both can."""
 
     def environment(self) -> Mapping[str, str]:
         """The environment variables with which a command reaches Ray; empty without one."""
@@ -65,11 +65,11 @@ class HeldOrder:
     id: OrderId
     run: RunId
     verb: str = ""
-    """Empty where an agent before us took it."""
+    """Empty for work that an earlier agent accepted."""
     round_number: int = 0
     task: asyncio.Task[None] | None = None
     reached: bool = False
-    """Whether its runner or its command has it."""
+    """Whether its runner or command has it."""
 
     @property
     def message(self) -> pb.OrderId:
@@ -89,27 +89,27 @@ class OrderExecutor:
         policy: Callable[[], Policy],
         settings: AgentSettings,
     ) -> None:
-        """`policy` gives the site's rules as they are now: its admin may have changed them."""
+        """`policy` reads the site's rules anew, since its admin may change them."""
         self._site, self._runners = site, runners
         self._transfers, self._ray = transfers, ray
         self._policy, self._settings = policy, settings
         self._orders: dict[OrderId, HeldOrder] = {}
         self._responder = Responder[OrderId, pb.Answer]()
         self._turns: defaultdict[RunId, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Runs' work reaches their runners in the order in which it came."""
+        """Keep each run's work in order on its way to the runner."""
         self._send: Send | None = None
         self._commands = asyncio.Semaphore(settings.most_commands)
         self._beside: set[asyncio.Task[None]] = set()
-        """Tasks for orders that are forgotten already."""
+        """Tasks for orders that are already forgotten."""
 
     # -- sessions ---------------------------------------------------------------------------------
 
     def held(self) -> list[OrderId]:
-        """The orders that are not to be sent again."""
+        """The orders that the mediator need not send again."""
         return sorted(self._orders)
 
     def begin(self, send: Send) -> None:
-        """A session has begun: what the mediator may not have is sent again."""
+        """Begin a session: send again what the mediator may lack."""
         self._send = send
         self._transfers.session.set()
         for held in self._orders.values():
@@ -120,7 +120,7 @@ class OrderExecutor:
         self._transfers.session.clear()
 
     def happened(self, run: RunId, event: pb.Happened) -> None:
-        """Pass on what a runner tells, if there is a session."""
+        """Pass on a runner's event, if there is a session."""
         if self._send is not None:
             named = pb.Happened(run=run, kind=event.kind, header_json=event.header_json)
             self._send(pb.FromSite(happened=named))
@@ -128,10 +128,10 @@ class OrderExecutor:
     # -- orders -----------------------------------------------------------------------------------
 
     def take(self, order: pb.Order) -> None:
-        """Accept an order, which may have arrived before."""
+        """Accept an order, which may be a repeat."""
         try:
             id = order_id(order.id)
-        except BadMessage as error:  # there is nobody to answer to
+        except BadMessage as error:  # there is no id to answer under
             log.warning("an order of the mediator is not taken: %s", error)
             return
         held = HeldOrder(id, id.run, order.verb, order.round)
@@ -146,7 +146,7 @@ class OrderExecutor:
             self._report_again(self._orders[id])
 
     def adopt(self, run: RunId, runner: RunnerClient) -> None:
-        """Take over the orders that an earlier agent gave to a runner."""
+        """Take over the orders that an earlier agent handed to a runner."""
         for message in (*runner.held.at_work, *runner.held.answered):
             id = order_id(message)
             verb = message.key if message.key in VERBS else ""
@@ -156,7 +156,7 @@ class OrderExecutor:
             held.task = asyncio.create_task(self._adopted(held, runner))
 
     def answer_taken(self, message: pb.OrderId) -> None:
-        """Forget an order whose answer the mediator has, or does not want."""
+        """Forget an order whose answer the mediator has or does not need."""
         try:
             id = order_id(message)
         except BadMessage as error:
@@ -182,7 +182,7 @@ class OrderExecutor:
         task.add_done_callback(self._beside.discard)
 
     async def close(self) -> None:
-        """Stop. Runners continue their work."""
+        """Cancel all tasks; runners continue their work."""
         tasks = [held.task for held in self._orders.values() if held.task is not None]
         tasks += self._beside
         for task in tasks:
@@ -210,7 +210,6 @@ class OrderExecutor:
         await self._answer(held, answer)
 
     async def _done(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
-        """Route an order to a command or a runner, and wait for its answer."""
         check_order(order)
         if (order.verb == "command") != (held.run == COMMANDS):
             raise BadMessage(f"the verb {order.verb} does not go with the run {held.run!r}")
@@ -223,7 +222,7 @@ class OrderExecutor:
                 done = pb.Done(kind="refused", header_json=header)
                 return pb.Answer(id=held.message, done=done)
             return await self._prepared(held, order)
-        if order.verb == "release":  # of a run that was over before its runner was there, too
+        if order.verb == "release":  # perhaps of a run that ended before its runner started
             runner = await self._runners.settled(held.run)
             if runner is None:
                 return pb.Answer(id=held.message, done=pb.Done(kind="done", header_json="{}"))
@@ -233,13 +232,13 @@ class OrderExecutor:
             await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
             return await self._asked(held, self._handed_over(held, order, runner), runner)
         self._transfers.begin_work(held.id, held.round_number)
-        async with self._turns[held.run]:  # it may need the model that work before it brings
+        async with self._turns[held.run]:  # it may need the model of earlier work
             await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
             asking = self._handed_over(held, order, runner)
         return await self._asked(held, asking, runner)
 
     async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
-        """Prepare at a runner, restarted within its budget if it dies before its promise."""
+        """Prepare at a runner; restart it, within its budget, if it dies before its promise."""
         while True:
             try:
                 runner = await self._runners.ensure(held.run)
@@ -252,7 +251,7 @@ class OrderExecutor:
     def _handed_over(
         self, held: HeldOrder, order: pb.Order, runner: RunnerClient
     ) -> asyncio.Future[pb.Answer]:
-        """Give an order to its runner, after those that were given to it before."""
+        """Hand an order to its runner, after earlier ones."""
         asking = asyncio.ensure_future(runner.ask(order))
         held.reached = True
         self._report(held)
@@ -261,7 +260,7 @@ class OrderExecutor:
     async def _asked(
         self, held: HeldOrder, asking: asyncio.Future[pb.Answer], runner: RunnerClient
     ) -> pb.Answer:
-        """Wait for a runner's answer. SiteLost with the reason if the runner ends first."""
+        """Wait for a runner's answer; SiteLost, with the reason, if the runner ends first."""
         try:
             return await asking
         except SiteLost as error:
@@ -270,12 +269,12 @@ class OrderExecutor:
             asking.cancel()
 
     def place_of(self, run: RunId) -> str:
-        """What a run's runner is at work on: the last round of its work, or its preparation."""
+        """What a run's runner is doing: the last round of its work, or its preparation."""
         at_work = [self._orders[id] for id in self._responder.at_work() if id.run == run]
         return place_of((each.verb, each.round_number) for each in at_work)
 
     def _prepare(self, order: pb.Order) -> str:
-        """Why the site refuses to prepare, or empty. Caps the request by the site's policy."""
+        """Say why the site refuses to prepare, or cap the request by the policy and return ""."""
         if trouble := self._ray.trouble():
             return trouble
         header = dict(read(order.kind, order.header_json, None).header)
@@ -317,10 +316,7 @@ class OrderExecutor:
     # -- answers ----------------------------------------------------------------------------------
 
     async def _answer(self, held: HeldOrder, answer: pb.Answer, *, again: bool = False) -> None:
-        """Upload the answer's blob, then send the answer in this session or the next.
-
-        `again`: the blob was uploaded before, and is booked already.
-        """
+        """Upload the answer's blob, if not booked `again`, then send the answer once possible."""
         try:
             if (blob := blob_of(answer.done.blob)) is not None and again:
                 await self._transfers.bring_again(held.id, blob)
@@ -340,7 +336,7 @@ class OrderExecutor:
             self._send(pb.FromSite(taken=pb.Taken(id=held.message)))
 
     def _report_again(self, held: HeldOrder) -> None:
-        """Report to a mediator that may not know the order: an answer's blob is offered first."""
+        """Report to a mediator that may not know the order; offer an answer's blob first."""
         answer = self._responder.replies().get(held.id)
         if answer is None or not answer.done.blob.digest:
             self._report(held)
@@ -348,7 +344,7 @@ class OrderExecutor:
             held.task = asyncio.create_task(self._answer(held, answer, again=True))
 
     def _failed(self, held: HeldOrder, error: Exception) -> pb.Answer:
-        """The answer of an order that failed. Unexpected errors are only in the site's log."""
+        """Make the answer of a failed order; unexpected errors stay in the site's log."""
         found = machine_trouble(self._site, error)
         if isinstance(error, PolicyRefused):
             log.warning("refused %s of %s: %s", held.verb, held.run or "the mediator", error)

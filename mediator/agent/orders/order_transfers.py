@@ -1,8 +1,8 @@
 """OrderTransfers: downloads orders' blobs and uploads answers' blobs, within the site's policy.
 
-An order's blob is here before its runner gets the order, and an answer's blob is at the mediator
-before the answer is sent. Transfers continue across sessions. A blob stays until the mediator has
-taken the answer, and longer while its run needs it.
+An order's blob arrives before its runner gets the order, and an answer's blob is uploaded before
+the answer is sent. Transfers continue across sessions. A blob stays until the mediator has taken
+the answer, and longer while its run needs it.
 """
 
 from __future__ import annotations
@@ -29,33 +29,29 @@ from .traffic import SiteTraffic
 log = logging.getLogger(__name__)
 
 REFUSED_S = 60.0
-"""A restarted mediator gives a blob only after the coordinator has asked again."""
+"""How long to retry a refused download: a restarted mediator must wait for its coordinator."""
 AGAIN_S = 2.0
 REFUSALS = 5
-"""Times that a blob may be refused for what it is."""
+"""Uploads that may be refused because of the blob itself."""
 FOR_WHAT_IT_IS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT})
 KEPT = 2
-"""Models of a run that stay between its orders."""
+"""Models of a run to keep between its orders."""
 
 
 class RunBlobs:
-    """Decides which blobs no run needs any more, from the models that runs have used here.
-
-    A run's last models stay, since its next order mostly names one of them: the next round begins
-    with the model that was evaluated.
-    """
+    """Decides which models no run needs; each run's last ones stay, for its next round."""
 
     def __init__(self) -> None:
         self._used: dict[RunId, list[str]] = {}
 
     def used(self, run: RunId, digest: str) -> tuple[str, ...]:
-        """Record that an order used a model. Returns the digests that may be removed."""
+        """Record that an order used a model; return the digests that may be removed."""
         digests = [each for each in self._used.get(run, ()) if each != digest]
         self._used[run] = [*digests, digest][-KEPT:]
         return self._unused([*digests, digest][:-KEPT])
 
     def ended(self, run: RunId) -> tuple[str, ...]:
-        """Forget a run. Returns the digests that may be removed."""
+        """Forget a run; return the digests that may be removed."""
         return self._unused(self._used.pop(run, []))
 
     def _unused(self, digests: list[str]) -> tuple[str, ...]:
@@ -65,11 +61,9 @@ class RunBlobs:
 
 @dataclass(slots=True)
 class _Kept:
-    """One order's pinned blobs."""
-
     pins: list[str] = field(default_factory=list)
     brought: str = ""
-    """The digest of the answer's blob, from when it is booked until the answer is taken."""
+    """Digest of the answer's blob, from its booking until the answer is taken."""
 
 
 class OrderTransfers:
@@ -90,18 +84,18 @@ class OrderTransfers:
         self._run_blobs = RunBlobs()
         self._kept: defaultdict[OrderId, _Kept] = defaultdict(_Kept)
         self.session = asyncio.Event()
-        """Set during a session; answers are uploaded only then."""
+        """Set during a session, since answers are uploaded only then."""
 
     def begin_work(self, id: OrderId, round_number: int) -> None:
-        """Count work against the policy's budget; PolicyRefused where that is spent."""
+        """Remember under which round to book an order's bytes."""
         self._traffic.take(self._policy(), id, round_number)
 
     def round_of(self, id: OrderId) -> int:
-        """The round under which an earlier agent counted an order; 0 if none did."""
+        """The round under which an earlier agent booked an order; 0 if none did."""
         return self._traffic.round_of(id)
 
     async def fetch(self, id: OrderId, blob: Blob | None, round_number: int) -> None:
-        """Download an order's blob if it is not here. PolicyRefused, SiteLost."""
+        """Download an order's blob if it is missing. PolicyRefused, SiteLost."""
         if blob is None:
             return
         self._pin(id, blob.digest)
@@ -134,7 +128,7 @@ class OrderTransfers:
         await self.bring_again(id, blob)
 
     async def bring_again(self, id: OrderId, blob: Blob) -> None:
-        """Upload, across broken links, until the mediator confirms or wants no answer."""
+        """Upload until the mediator confirms, over broken links; fail after REFUSALS refusals."""
         refused = 0
         while refused < REFUSALS:
             await self.session.wait()
@@ -151,12 +145,12 @@ class OrderTransfers:
         raise last
 
     def crossed(self, direction: Direction, digest: str, nbytes: int) -> None:
-        """Count bytes of a blob that crossed the link. PolicyRefused above the policy's cap."""
+        """Count bytes of a blob that crossed the link; PolicyRefused above the policy's cap."""
         now = self._wall_clock()
         enforce(self._site, self._traffic.cross(self._policy, direction, digest, nbytes, now=now))
 
     def taken(self, id: OrderId, *, ends_run: bool) -> None:
-        """An order is done: remove the blobs that no other order or run needs."""
+        """Finish an order: remove the blobs that no other order or run needs."""
         kept = self._let_go(id)
         unneeded = [kept.brought] if kept.brought else []
         for digest in kept.pins:
@@ -171,7 +165,7 @@ class OrderTransfers:
             self._traffic.end(Direction.FROM_SITE, kept.brought)
 
     def close(self) -> None:
-        """Unpin all blobs. Their files stay."""
+        """Unpin all blobs; their files stay."""
         for id in list(self._kept):
             self._let_go(id)
 

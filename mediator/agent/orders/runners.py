@@ -1,9 +1,9 @@
 """Runners: one process per run at this site, which outlives the agent.
 
-A runner starts when its run is first prepared here, and ends when its run is over or its lease
-lapses. A later agent adopts it. The agent kills a runner whose Ray is gone, since calls to that Ray
-hang for ever. When a runner dies, its run loses this site; the next prepare starts another one,
-after a growing pause and within a budget (`core.restarts`).
+A runner starts when its run is first prepared here, and ends with its run or lease. A later agent
+adopts it. The agent kills a runner whose Ray is gone, since calls to that Ray hang forever. When a
+runner dies, its run loses this site; the next prepare starts another runner, after a growing pause
+and within a budget (`core.restarts`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ..settings import AgentSettings
 log = logging.getLogger(__name__)
 
 FILES = "files"
-"""The part of a run's folder where its workload keeps what survives the runner."""
+"""The subfolder of a run for workload files that survive the runner."""
 POLL_S = 0.02
 REMEMBERED = 256
-"""Runs whose end is remembered."""
+"""Runs whose ends are remembered."""
 
 Start = Callable[[Path, RunnerSettings], RunnerProcess]
 Happened = Callable[[RunId, pb.Happened], None]
 Ended = Callable[[RunId, str], None]
 AtWork = Callable[[RunId], str]
-"""What the runner of a run is working on, in words; empty for nothing."""
+"""What a run's runner is working on, in words; empty if idle."""
 
 
 @dataclass(slots=True)
@@ -52,20 +52,20 @@ class Live:
     watcher: asyncio.Task[None]
     renewed_at: float
     ending: bool = False
-    """Whether it releases everything, and takes no more orders."""
+    """Whether it is releasing everything and takes no more orders."""
     why: SiteLost | None = None
-    """Why it is gone, once that is known."""
+    """Why it is gone, once known."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """The turn to start a run's runner, which one task has at a time."""
+    """The right to start a run's runner, which one task holds at a time."""
 
     lock: asyncio.Lock
     wanted: int = 0
-    """How many tasks have it, or wait for it."""
+    """How many tasks hold it or wait for it."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while a release waits, which cancels the pause before a start."""
+    """Set while a release waits; cancels the pause before a start."""
 
 
 class Runners:
@@ -92,12 +92,12 @@ class Runners:
         self._at_work = at_work
         self._clock, self._start = clock, start
         self.lease_s = settings.lease_s
-        """How long a renewed lease lasts, as the mediator says."""
+        """How long a renewed lease lasts; the mediator sets it."""
         self._live: dict[RunId, Live] = {}
         self._children: dict[RunId, RunnerProcess] = {}
-        """The runners that this process has started, and has to reap."""
+        """The runners that this process started and must reap."""
         self._turns: dict[RunId, _Turn] = {}
-        """Of the runs whose runner is being started, or waited for."""
+        """Turns of the runs whose runner is being started or awaited."""
         self._ends: dict[RunId, SiteLost] = {}
         self._deaths: dict[RunId, Deaths] = {}
         self._closed = False
@@ -106,16 +106,16 @@ class Runners:
         return tuple(sorted(self._live))
 
     def busy(self) -> frozenset[RunId]:
-        """The runs that have a runner here, or are just getting one."""
+        """The runs that have a runner here, or will in a moment."""
         return frozenset(self._live) | frozenset(self._turns)
 
     def of(self, run: RunId) -> RunnerClient | None:
-        """The runner of a run, if it has one that takes orders."""
+        """The runner of a run, if it takes orders."""
         live = self._live.get(run)
         return None if live is None or live.ending else live.runner
 
     async def settled(self, run: RunId) -> RunnerClient | None:
-        """As `of`, after a start that is under way; one that waits for its pause is cancelled."""
+        """As `of`, after any start under way; a start that still pauses is cancelled."""
         if (starting := self._turns.get(run)) is not None:
             starting.released.set()
             async with self._turn(run):
@@ -131,7 +131,7 @@ class Runners:
         return live.why or SiteLost(self._site, said)
 
     def deaths(self, run: RunId) -> Deaths:
-        """The abnormal ends of a run's runners here, as far as they count."""
+        """The counted deaths of a run's runners here."""
         if (found := self._deaths.get(run)) is None:
             found = self._deaths[run] = Deaths(self._site, self._settings.restarts, self._clock)
             while len(self._deaths) > REMEMBERED:
@@ -139,18 +139,18 @@ class Runners:
         return found
 
     def why_none(self, run: RunId) -> SiteLost:
-        """Why a run that is at work here has no runner; it may reserve here again."""
+        """Why a run has no runner here; it may reserve here again."""
         return self._ends.get(run) or SiteLost(
             self._site, f"it holds nothing for {run}: its part has ended, or was never prepared"
         )
 
     def no_room_for(self, run: RunId) -> str:
-        """Why another run cannot have a runner here; empty if it can."""
+        """Why a run cannot have a runner here; empty if it can."""
         others, most = self.busy() - {run}, self._settings.most_runs
         return f"site {self._site} has a part in {most} runs already" if len(others) >= most else ""
 
     def not_at(self, address: str) -> tuple[RunId, ...]:
-        """The runs whose runners use a Ray that runs elsewhere."""
+        """The runs whose runners use a running Ray at another address."""
         return tuple(
             run
             for run, live in sorted(self._live.items())
@@ -158,10 +158,7 @@ class Runners:
         )
 
     async def adopt(self) -> tuple[RunId, ...]:
-        """Connect to all runners that live in the home folder.
-
-        Ends those with outdated settings, and kills those that do not answer.
-        """
+        """Connect to the home's runners; end outdated ones and kill those that do not answer."""
         ending = []
         for run, folder in self._home.run_folders().items():
             try:
@@ -184,29 +181,29 @@ class Runners:
 
     @staticmethod
     def _unfit(found: RunnerSettings, now: RunnerSettings) -> str:
-        """Why a runner with these settings is not adopted; empty if it is."""
+        """Say why a runner with these settings is not adopted; empty if it is."""
         if found.protocol != now.protocol:
             return f"it speaks protocol {found.protocol}, this agent {now.protocol}"
         changed = found.changed(now)
         return f"the site's admin has changed its {', '.join(changed)}" if changed else ""
 
     async def _end_found(self, run: RunId, process: RunnerProcess, reason: str) -> None:
-        """End a runner without a connection to it, and wait until its process has ended."""
+        """End a runner without connecting to it, and wait for its process to end."""
         self._remember(run, SiteLost(self._site, f"its part of {run} was ended: {reason}"))
         await asyncio.to_thread(process.end, self._settings.runner_end_s)
         self._ended(run, reason)
 
     async def ensure(self, run: RunId) -> RunnerClient:
-        """The runner of a run, started if there is none.
+        """Return the runner of a run; start one if there is none.
 
-        Waits for one that is ending, and for the pause after one that died. RunnerDied,
+        Waits for a runner that is ending, and for the pause after a death. RunnerDied,
         RunnersSpent, other SiteLost, RunnerExists.
         """
         async with self._turn(run) as turn:
             if (there := self.of(run)) is not None:
                 return there
             if (ending := self._live.get(run)) is not None:
-                # It is killed after that long, and then waited for: RunnerExists if all is in vain.
+                # `end` kills it meanwhile; if even that fails, the start raises RunnerExists.
                 await asyncio.wait([ending.watcher], timeout=3 * self._settings.runner_end_s)
             await self._pause(run, turn)
             folder = self._home.run_folder(run)
@@ -238,7 +235,7 @@ class Runners:
             raise SiteLost(self._site, f"{run} was released while its next runner waited")
 
     async def _started(self, folder: Path, settings: RunnerSettings) -> RunnerProcess:
-        """Start a process, which is killed if this task is cancelled."""
+        """Start a process; kill it if this task is cancelled."""
         starting = asyncio.ensure_future(asyncio.to_thread(self._start, folder, settings))
         try:
             return await asyncio.shield(starting)
@@ -259,7 +256,7 @@ class Runners:
                 del self._turns[run]
 
     def renew(self, runs: Collection[str]) -> None:
-        """Renew the leases of these runs, and forget the deaths in all others."""
+        """Renew the leases of these runs, and forget the deaths of all others."""
         self._deaths = {run: deaths for run, deaths in self._deaths.items() if run in runs}
         for run, live in self._live.items():
             if run in runs:
@@ -280,7 +277,7 @@ class Runners:
             live.runner.process.kill()
 
     async def end(self, run: RunId, reason: str) -> None:
-        """Have a runner release what it holds, and wait until its process has ended."""
+        """Have a runner release what it holds, and wait for its process to end."""
         live = self._live.get(run)
         if live is None:
             return
@@ -293,7 +290,7 @@ class Runners:
             await asyncio.wait([live.watcher], timeout=self._settings.runner_end_s)
 
     async def close(self, *, release: bool, reason: str) -> None:
-        """End all runners, or leave them to the agent's successor; may be called twice."""
+        """End all runners if `release`, else leave them to the next agent; may be called twice."""
         if release:
             await asyncio.gather(*(self.end(run, reason) for run in self.runs()))
         self._closed = True
@@ -330,7 +327,7 @@ class Runners:
         return runner
 
     async def _watch(self, run: RunId, runner: RunnerClient) -> None:
-        """Wait for the end of a runner, or of the connection to it, and clean up after it."""
+        """Wait for the end of a runner or its connection, and clean up."""
         gone = await runner.gone()
         live, place = self._live[run], self._at_work(run)
         process = self._children.pop(run, runner.process)
@@ -346,12 +343,12 @@ class Runners:
         await runner.close()
         with suppress(OSError):
             (process.folder / RUNNER_SOCKET).unlink()
-        self._live.pop(run, None)  # now another one may have the folder
+        self._live.pop(run, None)  # now another runner may use the folder
         if not self._closed:
             self._ended(run, live.why.reason)
 
     async def _reap(self, child: RunnerProcess) -> None:
-        """Reap a child, whose lock is free a moment before its process can be waited for."""
+        """Reap a child, whose lock is free a moment before."""
         deadline = self._clock() + self._settings.runner_end_s
         while child.pid is not None and self._clock() < deadline:
             await asyncio.sleep(POLL_S)

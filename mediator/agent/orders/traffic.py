@@ -1,9 +1,9 @@
-"""SiteTraffic: bytes of models and updates by day and by round, as far as the policy limits them.
+"""SiteTraffic: counts bytes of models and updates by day and round, if the policy limits them.
 
-A file has each blob's bytes before they cross, so a killed agent loses no count. A blob is booked
-once while it is on its way: a model until it is here, an update until the mediator has taken it.
-Bytes that cross again are booked again. The mediator says which round an order belongs to; the
-limit of a day holds in any case.
+Each blob's bytes are in a file before they cross, so a killed agent loses no count. A blob in
+transit is booked once: a model until it arrives, an update until the mediator has taken it. Bytes
+that cross again are booked again. The mediator states the round; the limit of a day holds
+regardless.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ...wire.messages import OrderId, RunId
 log = logging.getLogger(__name__)
 
 KEPT = 1_000
-"""The rounds, the runs and the orders that are remembered: the last of them."""
+"""How many of the latest rounds, runs and orders are remembered."""
 LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobInTransit:
-    """A blob on its way in one direction."""
+    """A blob in transit in one direction."""
 
     run: RunId
-    """The run and the round that pay for it."""
+    """The run and the round under which it is booked."""
     round_number: int
     size: int
-    """Bytes that it has."""
+    """Bytes of the blob."""
     booked: int = 0
-    """Bytes that may cross, all attempts together."""
+    """Bytes that may cross in all attempts together."""
 
 
 class SiteTraffic:
@@ -53,15 +53,16 @@ class SiteTraffic:
         self._today: dict[str, int] = {}
         self._rounds: dict[str, dict[str, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
-        """By run: the last of its forgotten rounds, and the bytes that these rounds share: the
-        most that one of them had spent, and all that was spent on them since."""
+        """By run: its last forgotten round, and the bytes that the forgotten rounds share: the most
+        that one of them had spent, plus all bytes since.
+        """
         self._orders: dict[str, int] = {}
-        """The rounds of orders that are not done."""
+        """The rounds of open orders."""
         self._crossings: dict[str, BlobInTransit] = {}
         self._claims: Counter[str] = Counter()
-        """How many orders wait for a crossing in this process."""
+        """Orders in this process that wait for a crossing."""
         self._crossed: Counter[str] = Counter()
-        """Bytes of it that have crossed in this process."""
+        """Bytes of a crossing that have crossed in this process."""
         with suppress(FileNotFoundError):
             self._read()
 
@@ -75,7 +76,7 @@ class SiteTraffic:
         self._write()
 
     def round_of(self, id: OrderId) -> int:
-        """The round of an order that was taken; 0 if that is not known any more."""
+        """The round of an open order; 0 if it is no longer known."""
         return self._orders.get(_named(id), 0)
 
     def done(self, id: OrderId) -> None:
@@ -94,10 +95,10 @@ class SiteTraffic:
         round_number: int,
         now: float,
     ) -> Refused | None:
-        """Book a blob that is about to cross, unless it is on its way or the policy refuses.
+        """Book a blob that will cross, unless it is in transit or the policy refuses.
 
-        Each `begin` that is not refused has an `end`. `now`: epoch seconds. Nothing is booked where
-        the policy has no limits.
+        Each `begin` that is not refused needs an `end`. `now` is in epoch seconds. Nothing is
+        booked if the policy has no limits.
         """
         name = _crossing(direction, blob.digest)
         found = self._crossings.get(name)
@@ -117,7 +118,7 @@ class SiteTraffic:
         *,
         now: float,
     ) -> Refused | None:
-        """Count bytes that cross; once they are more than was booked, book the blob once more."""
+        """Count bytes that cross; once they exceed the booked ones, book the blob again."""
         name = _crossing(direction, digest)
         crossing = self._crossings.get(name)
         if crossing is None:
@@ -128,11 +129,11 @@ class SiteTraffic:
         return self._book(policy(), direction, name, crossing, now)
 
     def end(self, direction: Direction, digest: str) -> None:
-        """A blob has arrived, or is not wanted; if it crosses again, it is booked anew."""
+        """End an order's crossing; after the last one's, the blob would be booked anew."""
         name = _crossing(direction, digest)
         self._claims[name] -= 1
         if self._claims[name] <= 0:
-            # The file may still have it: that does no harm.
+            # The file may still list it, which is harmless.
             self._crossings.pop(name, None)
             del self._claims[name], self._crossed[name]
 
@@ -161,7 +162,7 @@ class SiteTraffic:
     # -- rounds -----------------------------------------------------------------------------------
 
     def _is_past(self, run: RunId, number: int) -> bool:
-        """Whether a round shares its budget with all forgotten rounds."""
+        """Whether a round shares the budget of the forgotten rounds."""
         past = self._past.get(run)
         known = _round(run, number) in self._rounds
         return past is not None and not known and 0 < number <= past[LAST]
@@ -187,7 +188,7 @@ class SiteTraffic:
             for key in rounds:
                 _run_and_number(key)
             past = {str(run): {LAST: 0, **_counts(e)} for run, e in found.get("past", {}).items()}
-            orders = _counts(found.get("open", {}))  # an agent before us may have kept none
+            orders = _counts(found.get("open", {}))  # older agents kept none
             crossings = {
                 str(name): BlobInTransit(
                     run=RunId(str(each["run"])),

@@ -1,4 +1,4 @@
-"""Runners: a run's part at one site as a process, and how it is driven.
+"""Runners: a run's part at one site as a process, and its drivers.
 
-Importing this package imports no Ray: that is what the process does when it is started.
+Importing this package does not import Ray; the process does, once it runs.
 """

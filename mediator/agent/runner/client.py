@@ -1,8 +1,7 @@
 """RunnerClient: a driver's end of a runner's socket, for an event loop.
 
 A runner executes an order once per key; asking again returns the same answer. When the runner ends
-or another driver takes over, all open orders fail with SiteLost, which has the reason and the last
-lines of the runner's log.
+or another driver takes over, all open orders fail with SiteLost, which quotes the runner's log.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from ...wire.messages import BadMessage
 from .process import POLL_S, PROTOCOL, RunnerProcess
 
 LISTENS_S = 60.0
-"""How long a runner that was just started may take until it listens."""
+"""How long a new runner may take to listen."""
 WELCOME_S = 10.0
 LARGEST_ORDER = LARGEST_LOCAL_MESSAGE - (1 << 10)
-"""Bytes. gRPC would refuse a larger one by ending the session, and all other orders with it."""
+"""Bytes. For a larger one, gRPC would end the session and so all other orders."""
 CLOSE_S = 2.0
-"""How long a runner may take to hear our last messages."""
+"""How long sending the last messages may take."""
 
 OnEvent = Callable[[pb.Happened], None]
 
@@ -47,13 +46,12 @@ class RunnerClient:
         self._asked = Requester[str, pb.Order, pb.Answer]()
         self._answers: dict[str, asyncio.Future[pb.Answer]] = {}
         self._unsent = asyncio.Queue[pb.ToRunner | None]()
-        """None is the last."""
+        """None ends it."""
         self._held: asyncio.Future[pb.Held] = asyncio.get_running_loop().create_future()
         self._held.add_done_callback(_looked_at)
         self._absent = False
-        """Whether no runner listened."""
         self.farewell = ""
-        """Why it ended, if it could say so."""
+        """Why the runner ended, if it said so."""
         self._lost: SiteLost | None = None
         self._listener = asyncio.create_task(self._listen())
 
@@ -68,8 +66,8 @@ class RunnerClient:
     ) -> Self:
         """Become the driver of the runner in a folder, which may be about to start.
 
-        It may then hold what it holds for `lease_s` without another `renew`; 0 for as long as we
-        are connected. SiteLost if there is no runner, or it does not answer in time.
+        The runner lives for `lease_s` after each `renew`; 0 for as long as this client is
+        connected. SiteLost if there is no runner, or it does not answer in time.
         """
         process = RunnerProcess(folder)
         deadline = time.monotonic() + within_s
@@ -100,20 +98,17 @@ class RunnerClient:
 
     @property
     def held(self) -> pb.Held:
-        """What the runner had of orders when we connected; `answer_of` gives their answers."""
+        """The orders that the runner had on connecting; `answer_of` gets their answers."""
         return self._held.result()
 
     async def ask(self, order: pb.Order) -> pb.Answer:
-        """Have the runner work on an order, unless it does or did so; its answer.
-
-        BadMessage if the order is too large for a message.
-        """
+        """Have the runner execute an order, once per key. BadMessage if it is too large."""
         if (size := order.ByteSize()) > LARGEST_ORDER:
             raise BadMessage(f"an order of {size} bytes, over {LARGEST_ORDER}")
         return await self._answer_to(order.id.key, order)
 
     async def answer_of(self, id: pb.OrderId) -> pb.Answer:
-        """The answer of an order that the runner has; KeyError if it has none of that key."""
+        """The answer of an order that the runner has; KeyError if it has no such order."""
         if id.key not in self._asked.open:
             raise KeyError(id.key)
         return await self._answer_to(id.key, None)
@@ -134,7 +129,7 @@ class RunnerClient:
         return await asyncio.shield(answer)
 
     def release(self, id: pb.OrderId) -> None:
-        """The answer is not needed any more: the runner may forget the order."""
+        """Let the runner forget an order whose answer is no longer needed."""
         effect, _ = self._asked.release(id.key)
         self._answers.pop(id.key, None)
         if effect is Effect.ACKNOWLEDGE:
@@ -144,23 +139,23 @@ class RunnerClient:
         self._send(pb.ToRunner(lease=pb.Lease(lease_s=lease_s)))
 
     def end(self, reason: str) -> None:
-        """Tell the runner to give back what it holds, and to end."""
+        """Tell the runner to release what it holds, and to end."""
         self._send(pb.ToRunner(farewell=pb.Farewell(reason=reason, final=True)))
 
     async def gone(self) -> SiteLost:
-        """Wait until the connection has ended, and say why."""
+        """Wait for the end of the connection, and return its reason."""
         await asyncio.wait([self._listener])
         return self._lost or lost(self.process, "the connection was closed here")
 
     async def close(self) -> None:
-        """Disconnect. The runner continues until its lease or its time without a driver ends."""
+        """Disconnect; the runner continues until its lease or its time without a driver ends."""
         self._fail(lost(self.process, "the connection was closed here"))
         await asyncio.wait([self._listener], timeout=CLOSE_S)
         self._listener.cancel()
         await asyncio.wait([self._listener])
 
     async def _listen(self) -> None:
-        # A process that drives no runner needs no gRPC, and may fork.
+        # Processes that drive no runner need no gRPC, and may fork.
         os.environ.update(NO_FORK_HANDLERS)
         import grpc.aio
 
@@ -224,11 +219,11 @@ class RunnerClient:
 
 
 def _looked_at(answer: asyncio.Future[Any]) -> None:
-    """Mark a failure as retrieved, since its waiter may be gone."""
+    """Mark a failure as retrieved: its waiter may be gone."""
     if not answer.cancelled():
         answer.exception()
 
 
 def lost(process: RunnerProcess, reason: str) -> SiteLost:
-    """The error for a site whose runner is gone, with the last lines of its log."""
+    """Make the error for a site whose runner is gone, with the end of its log."""
     return SiteLost(process.settings.site, f"{reason}{process.quoted()}")

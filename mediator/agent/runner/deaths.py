@@ -1,6 +1,6 @@
-"""Deaths: how often one run's runners have died at one site, and whether another one starts.
+"""Deaths: counts the deaths of a run's runners at a site, and decides whether another starts.
 
-Agents use it, and processes that run local sites.
+Agents and processes with local sites use it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ...errors import RunnerDied, RunnersSpent
 from .process import RunnerProcess
 
 AT_ITS_START = "its start"
-"""The place of a death before a runner listens."""
+"""The place of a death before the runner listens."""
 WORKS = ("work", "")
-"""Verbs of work; the empty one is that of an order from an agent before this one."""
+"""Verbs of work; orders adopted from an earlier agent have an empty one."""
 
 
 class Deaths:
@@ -28,7 +28,7 @@ class Deaths:
         return len(self._found)
 
     def died(self, process: RunnerProcess, place: str, how: str) -> RunnerDied:
-        """Count a death; the error for the runner's open orders."""
+        """Count a death; return the error for the runner's open orders."""
         self._found.append(Death(self._clock(), place, how))
         reason = f"its runner {how}{process.quoted()}"
         step = next_start(self._found, self._settings)
@@ -38,7 +38,7 @@ class Deaths:
         return RunnerDied(self._site, reason)
 
     def pause_s(self) -> float:
-        """Seconds until the next one may be started. RunnersSpent if none may."""
+        """Seconds until the next runner may start; RunnersSpent if none may."""
         step = next_start(self._found, self._settings)
         if isinstance(step, GiveUp):
             raise RunnersSpent(self._site, f"its runner is not started again: {step.reason}")
@@ -46,7 +46,7 @@ class Deaths:
 
 
 def place_of(orders: Iterable[tuple[str, int]]) -> str:
-    """Where a runner is, by the verbs and rounds of its open orders; empty if it has none."""
+    """What a runner is doing, from the verbs and rounds of its open orders; empty if idle."""
     there = [(verb, number) for verb, number in orders if verb != "release"]
     if rounds := [number for verb, number in there if verb in WORKS]:
         return f"work of round {max(rounds)}"

@@ -1,10 +1,10 @@
 """RunnerLink: a Link to a runner on this machine, for a process without an event loop.
 
-Both share a folder of blobs. An answer's tensors are views of a file that the runner wrote, which
-may be removed once it is open.
+Both share a folder of blobs. An answer's tensors are views of a file that the runner wrote; once
+open, it may be removed.
 
-A runner's death loses its site. If the link's owner can start another runner, the next prepare does
-so, after a pause and within a budget.
+A runner's death loses its site. With `start_next`, the next prepare starts another runner, after a
+pause and within a budget.
 """
 
 from __future__ import annotations
@@ -35,20 +35,17 @@ from .process import RunnerProcess
 
 CLOSED = "the link to it was closed here"
 CALL_S = 10.0
-"""How long the link's own thread may take for what does not wait for the runner."""
+"""How long a call into the link's thread may take if it does not wait for the runner."""
 ENDS_S = 10.0
-"""How long a runner may take to end whose connection has ended."""
+"""How long a runner may take to end after its connection."""
 BEGIN = frozenset({"attach", "prepare"})
-"""The verbs with which a site's part of a run begins, and may begin again."""
+"""The verbs that begin, or begin again, a site's part of a run."""
 
 T = TypeVar("T")
 
 
 class OrderTensors:
-    """The blobs of orders on their way to some runners; may be used from any thread.
-
-    The same tensors that go to several sites, one after another, are written and hashed once.
-    """
+    """The blobs of orders; tensors sent to several sites in a row are written once. Thread-safe."""
 
     def __init__(self, keeping: Keeping) -> None:
         self.keeping = keeping
@@ -58,7 +55,7 @@ class OrderTensors:
     def order(
         self, id: pb.OrderId, verb: str, payload: Payload, round_number: int, purpose: str
     ) -> pb.Order:
-        """An order, whose blob is kept until `done` was called for it. BadPayload."""
+        """Make an order; its blob is kept until `done` is called. BadPayload."""
         return pb.Order(
             id=id,
             verb=verb,
@@ -93,11 +90,11 @@ class _Life:
     connecting: asyncio.Task[RunnerClient]
     ending: asyncio.Task[SiteLost] | None = None
     why: SiteLost | None = None
-    """Why it is gone, once that is known."""
+    """Why it is gone, once known."""
 
 
 class RunnerLink:
-    """A link to one runner, with a thread of its own until `close`."""
+    """A link to one runner, with its own thread until `close`."""
 
     def __init__(
         self,
@@ -107,7 +104,7 @@ class RunnerLink:
         start_next: Callable[[], RunnerProcess] | None = None,
         restarts: RestartSettings | None = None,
     ) -> None:
-        """`start_next` starts the runner that takes the place of one that died."""
+        """`start_next` starts the successor of a runner that died."""
         self._settings = process.settings
         self._outbox = outbox
         self._start_next = start_next
@@ -127,13 +124,13 @@ class RunnerLink:
 
     @property
     def died(self) -> bool:
-        """Whether its runner has died, and the next one was not asked for yet."""
+        """Whether its runner has died and no next one was begun."""
         return isinstance(self._life.why, RunnerDied)
 
     def ask(
         self, verb: str, payload: Payload, *, key: str, round_number: int = 0, purpose: str = ""
     ) -> Future[Payload]:
-        """Send an order to the runner. Returns the future of its answer."""
+        """Send an order to the runner; return the future of its answer."""
         closed = SiteLost(self._settings.site, CLOSED)
         if self._closed:
             return failed(closed)
@@ -155,11 +152,11 @@ class RunnerLink:
         return answer
 
     def listen(self, notify: Notify) -> None:
-        """Tell this one, in the link's thread, what happens at the site."""
+        """Call `notify`, in the link's thread, with the site's events."""
         self._notify = notify
 
     def close(self, reason: str = "the run has ended") -> None:
-        """End the runner and the link. Open orders fail. May be called twice."""
+        """End the runner and the link; open orders fail. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +172,6 @@ class RunnerLink:
     # -- within the thread --------------------------------------------------------------------
 
     async def _begun(self, process: RunnerProcess) -> _Life:
-        """Begin to connect to a runner that was just started."""
         connecting = asyncio.create_task(
             RunnerClient.connect(process.folder, on_event=self._happened, within_s=LISTENS_S)
         )
@@ -191,7 +187,7 @@ class RunnerLink:
             runner.release(answer.id)
 
     async def _answered(self, order: pb.Order) -> tuple[RunnerClient, pb.Answer]:
-        """Wait for an answer. An order that begins a site's part is sent to the next runner too."""
+        """Wait for an answer; resend an order that begins a site's part to the next runner."""
         while True:
             begins = self._start_next if order.verb in BEGIN else None
             if begins is not None:
@@ -205,7 +201,7 @@ class RunnerLink:
                     raise
 
     async def _begin_next(self, start: Callable[[], RunnerProcess]) -> None:
-        """Start the next runner if this one has died. RunnersSpent."""
+        """Start the next runner if this one has died. RunnersSpent, SiteLost."""
         async with self._beginning:
             if self.died:
                 with suppress(TimeoutError):
@@ -232,7 +228,7 @@ class RunnerLink:
             self._at_work.pop(key, None)
 
     async def _end_of(self, life: _Life, place: str, error: SiteLost) -> SiteLost:
-        """Called once for each runner."""
+        """Find out why a runner ended; called once for each."""
         runner = await _connected(life)
         if ended := await asyncio.to_thread(life.process.wait, ENDS_S):
             how = life.process.how_it_ended()
@@ -256,7 +252,7 @@ class RunnerLink:
         else:
             life.process.terminate()
         open_ = asyncio.all_tasks() - {asyncio.current_task()}
-        if open_:  # they are told that the link is closed
+        if open_:  # so that they learn that the link is closed
             await asyncio.wait(open_, timeout=CALL_S / 2)
 
     def _happened(self, event: pb.Happened) -> None:
@@ -267,7 +263,7 @@ class RunnerLink:
 
 
 async def _connected(life: _Life) -> RunnerClient | None:
-    """Wait for a connection attempt. None if it failed or was cancelled."""
+    """Wait for a connection attempt; None if it failed or was cancelled."""
     await asyncio.wait([life.connecting])
     if life.connecting.cancelled() or life.connecting.exception() is not None:
         return None

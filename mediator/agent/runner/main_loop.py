@@ -1,8 +1,8 @@
-"""A runner's process: it attaches to Ray, and executes what its driver orders.
+"""A runner's process: attaches to Ray and executes its driver's orders.
 
-The main thread does all the work, in the order of its arrival, because Ray takes over a process's
-signals unless the main thread waits for Ray. A signal, a lapsed lease or a driver's farewell
-interrupts it; then it releases everything, and the process ends within `END_S`.
+The main thread does all work, in order of arrival, because Ray takes over a process's signals
+unless the main thread waits for Ray. A signal, a lapsed lease or a driver's farewell interrupts it;
+then it releases everything, and the process ends within `END_S`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedpilot.fabric import RayCluster
 
 END_S = 20.0
-"""How long the release may take: calls to a Ray without its head hang for ever."""
+"""How long the release may take: calls to a Ray without its head hang forever."""
 
 
 class Runner:
@@ -69,13 +69,13 @@ class Runner:
             try:
                 self._server.open()
                 self._begin_ray()
-                # An interrupted import may leave a lock behind, which Ray's imports wait for.
+                # An interrupted import may leave a lock that Ray's imports would wait for.
                 with interruptions.held():
                     self._import_workload()
                 while True:
                     self._todo.get()()
             except KeyboardInterrupt:
-                pass  # this is how it ends
+                pass  # the normal end
             finally:
                 interruptions.shield()
                 _give_up()
@@ -95,18 +95,18 @@ class Runner:
             self._keeping.let_go(answer.done.blob.digest)
 
     def lapse(self) -> None:
-        """Give back a promise that was not committed in time."""
+        """Queue the release of a promise that was not committed in time."""
         self._todo.put(self._part.lapse)
 
     def end(self, reason: str) -> None:
-        """Interrupt whatever the main thread does."""
+        """Interrupt the main thread's work."""
         if self._ending.acquire(blocking=False):
             self._reason = reason
             _log(f"ends: {reason}")
             _give_up()
             # Not to the process: another thread could take the signal.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-            # A signal that arrives just before the main thread waits does not end its wait.
+            # A signal just before the main thread waits does not end its wait.
             self._todo.put(lambda: None)
 
     # -- work ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Runner:
         self._server.promised(self._part.promise_s)
 
     def _answered(self, id: pb.OrderId, made: Future[Payload]) -> None:
-        """Save an answer and send it. Called from any thread."""
+        """Called from any thread."""
         try:
             done = self._keeping.keep(made.result())
         except BaseException as error:
@@ -144,7 +144,7 @@ class Runner:
     # -- Ray ----------------------------------------------------------------------------------
 
     def _begin_ray(self) -> None:
-        """Begin to start a private Ray; one that runs is attached to when it is needed."""
+        """Begin to start a private Ray; a running one is attached to on demand."""
         choice = self._settings.ray
         if choice.address is not None:
             return
@@ -195,12 +195,12 @@ def _log(text: str) -> None:
 
 
 def _give_up() -> None:
-    """End this process after `END_S` in any case; its log then says where it hung."""
+    """End this process after `END_S` at the latest; its log then shows where it hung."""
     faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def serve(folder: Path, lock: int) -> None:
-    """Be the runner of a folder, whose lock we hold by a file that we inherited."""
+    """Be the runner of a folder; `lock` is the inherited descriptor of its lock."""
     os.set_inheritable(lock, False)
     os.write(lock, f"{os.getpid()}\n".encode())
     Runner(folder, RunnerSettings.read(folder)).run()

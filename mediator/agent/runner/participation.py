@@ -1,7 +1,7 @@
 """RunParticipation: a run's part at one site, from its promise to its release, driven by verbs.
 
-A repeated verb changes nothing: a restarted driver repeats its verbs, and finds its gang and its
-workers unchanged. A verb that the state forbids is refused.
+A repeated verb changes nothing, so a restarted driver finds its gang and workers unchanged. A verb
+that the state forbids is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import OutOfOrder, ReservationLapsed
 
 
 class ParticipationState(StrEnum):
-    """How far a site's part of a run has got."""
+    """The stage of a site's part of a run."""
 
     FREE = "free"
     PROMISED = "promised"
@@ -42,12 +42,11 @@ ALLOWED: Mapping[ParticipationState, frozenset[str]] = {
         {"attach", "prepare", "commit", "check", "start", "work", "release"}
     ),
 }
-"""Which verbs a state takes."""
 VERBS = ALLOWED[ParticipationState.STARTED]
 
 
 class WorkloadCheck(NamedTuple):
-    """What a workload was checked with; equal ones mean the same work."""
+    """The input of a workload's check; equal inputs mean the same work."""
 
     workload: str
     header_json: str
@@ -55,7 +54,7 @@ class WorkloadCheck(NamedTuple):
 
 
 class RunParticipation:
-    """What one runner holds; all of it is called from one thread."""
+    """What one runner holds; for one thread."""
 
     def __init__(self, name: str, attach: Callable[[], Site], notify: Notify) -> None:
         self._name = name
@@ -72,13 +71,13 @@ class RunParticipation:
 
     @property
     def promise_s(self) -> float | None:
-        """The lease of a promise that waits for its commit; None where none does."""
+        """The lease of a promise that waits for its commit; None without one."""
         if self.state is not ParticipationState.PROMISED or self._request is None:
             return None
         return self._request.lease_s
 
     def act(self, verb: str, payload: Payload, asked: WorkloadCheck) -> Future[Payload]:
-        """Execute a verb. `asked` tells a repeated check from another one."""
+        """Execute a verb; `asked` identifies repeated checks."""
         if verb == "commit" and self.state is ParticipationState.FREE:
             return failed(ReservationLapsed(self._name, self._lapsed_s))
         if verb not in ALLOWED[self.state]:
@@ -96,13 +95,13 @@ class RunParticipation:
                 return done({"commit": self._commit, "start": self._start}.get(verb, self.release))
 
     def lapse(self) -> None:
-        """Give back a promise whose lease has ended; nothing if it was committed meanwhile."""
+        """Release a promise whose lease has ended, unless it was committed meanwhile."""
         if (lease_s := self.promise_s) is not None:
             self.release()
             self._lapsed_s = lease_s
 
     def release(self) -> Payload:
-        """Give back what is held; may be called twice."""
+        """Release what is held; may be called twice."""
         self._request = self._promise = self._asked = None
         self.state = ParticipationState.FREE
         if self._site is not None:
@@ -167,7 +166,7 @@ class RunParticipation:
                 self._asked = None
                 raise
             self.state = ParticipationState.STARTED
-        else:  # a later driver has missed these events
+        else:  # a later driver missed these events
             for said in self._said:
                 self._notify(said)
         return Payload(kind="done")
@@ -179,7 +178,7 @@ class RunParticipation:
 
 
 def _size(request: GangRequest) -> dict[str, Any]:
-    """The fields that two requests for the same gang share."""
+    """The fields that must match in two requests for the same gang."""
     return {
         name: value
         for name, value in asdict(request).items()

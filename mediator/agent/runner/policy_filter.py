@@ -1,7 +1,7 @@
-"""PolicedSite: a site that asks its admin's policy before it works, and before an answer leaves.
+"""PolicedSite: a site that checks its admin's policy before it works and before an answer leaves.
 
-It reads the policy's file each time, so that a change applies at once, also to open runs. The
-site's own installation finds out what a run wants and how many clients an answer covers.
+It rereads the policy file each time, so changes apply at once, even to open runs. The site's own
+installation determines what a run wants and how many clients an answer covers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..site_config.site_files import policy_of
 
 
 class PolicedSite:
-    """A site, and the policy that stands before it."""
+    """A site behind its policy."""
 
     def __init__(
         self,
@@ -36,12 +36,11 @@ class PolicedSite:
         self._context = context
         self._file = policy
         self._load = load
-        # Its agent has judged the gang already.
+        # The agent has judged the gang already.
         self.prepare, self.commit, self.release = site.prepare, site.commit, site.release
         self.start = site.start
         self._workload: SiteWorkload | None = None
         self._wants: Wants | None = None
-        """What the checked run wants."""
 
     @in_future
     def check(self, workload: str, spec: Payload) -> None:
@@ -53,7 +52,7 @@ class PolicedSite:
         self._wants = wants
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
-        """Deliver if the policy still allows the run, and its answer. PolicyRefused."""
+        """Deliver if the policy still allows the run and the answer. PolicyRefused."""
         try:
             if self._wants is None:
                 raise MediatorError("a site does nothing for a run before it was checked")

@@ -1,7 +1,7 @@
 """RunnerProcess: a runner as a process, which outlives its starter and can be found again.
 
 A runner's folder holds its settings, socket, log and lock. The lock is held from before the process
-exists until it has ended, so a folder with a free lock has no runner.
+starts until it has ended, so a folder with a free lock has no runner.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .errors import BadSettings, RunnerExists
 log = logging.getLogger(__name__)
 
 PROTOCOL = 2
-"""Grows when an older runner or driver could not take part; 1 had frames of its own."""
+"""Incremented when older runners or drivers become incompatible; 1 had its own frames."""
 SETTINGS, LOG, LOCK = "runner.json", "runner.log", "runner.pid"
 LOG_LINES, LOG_BYTES = 8, 16 << 10
-"""What is quoted of a log at most."""
+"""The most that is quoted from a log."""
 POLL_S = 0.02
 END_S = 5.0
-"""How long a process that was killed may take until it is gone."""
+"""How long a killed process may take to be gone."""
 SYSTEM = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 STANDING = ("site", "ray", "blobs", "folder", "data", "asks_policy", "policy")
-"""The settings that the site's admin decides; a change of these needs a new runner."""
+"""The settings that the site's admin decides; changing them needs a new runner."""
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayChoice:
-    """Which Ray a runner uses: one that runs, or a private one that it starts and ends."""
+    """Which Ray a runner uses: a running one, or a private one that it starts and ends."""
 
     address: str | None = None
     """`host:port` or `auto`; None for a private one."""
@@ -54,9 +54,9 @@ class RayChoice:
     num_gpus: int | None = None
     object_store_bytes: int | None = None
     processes: int = 0
-    """So many worker processes of a private one start with it,"""
+    """Worker processes that a private Ray starts at once,"""
     preload: tuple[str, ...] = ()
-    """and import these modules meanwhile."""
+    """and the modules that they import meanwhile."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -68,26 +68,25 @@ class RunnerSettings:
     site: str
     ray: RayChoice = field(default_factory=RayChoice)
     blobs: Path
-    """Folder of the tensors of its orders and its answers."""
+    """Folder of the tensors of orders and answers."""
     blob_limit_bytes: int = 1 << 40
     transient: bool = False
-    """Answers' blobs are removed once they are taken, and not only where room is needed."""
+    """Whether answers' blobs are removed once taken, not only when room is needed."""
     lease_s: float = 0.0
-    """How long it lives without a renewal, before anybody has connected; 0 for no such limit."""
+    """How long it lives without a renewal before a first connection; 0 for no such limit."""
     orphan_s: float = 60.0
-    """How long it lives without anybody connected."""
+    """How long it lives without a connected driver."""
     folder: Path | None = None
-    """Where the workload keeps what survives the process; None: orders say where."""
+    """For workload files that survive the process; None if orders name the folder."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The data sets that the site's admin declared, JSON values by name."""
+    """The data sets that the site's admin declared: JSON values by name."""
     asks_policy: bool = True
-    """Whether the site's own policy is asked about what a run wants and gets."""
+    """Whether the site's policy is checked for what a run wants and gets."""
     policy: Path | None = None
-    """The file of that policy; None for the default one."""
+    """The file of that policy; None for the default."""
     workload: str = ""
-    """A workload that is imported before anybody asks for it."""
+    """A workload to import in advance."""
     protocol: int = PROTOCOL
-    """What the runner speaks."""
 
     def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = _JSON.dump_python(self, mode="json")
@@ -96,11 +95,11 @@ class RunnerSettings:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> RunnerSettings:
         """The inverse of `to_json`; ValueError for anything else."""
-        return _JSON.validate_python({"protocol": 1, **values})  # protocol 1 did not say so
+        return _JSON.validate_python({"protocol": 1, **values})  # protocol 1 had no such field
 
     @classmethod
     def read(cls, folder: Path) -> RunnerSettings:
-        """The settings of the runner in a folder; BadSettings where none can be read."""
+        """Read the settings of the runner in a folder; BadSettings if that fails."""
         path = folder / SETTINGS
         try:
             return cls.from_json(json.loads(path.read_text()))
@@ -110,7 +109,7 @@ class RunnerSettings:
             raise BadSettings(str(path), f"{error!r:.200}") from error
 
     def write(self, folder: Path) -> None:
-        """Replace those of a folder at once. Not durable: no runner survives a power cut."""
+        """Replace a folder's settings atomically, not durably: no runner survives a power cut."""
         aside = folder / f".{SETTINGS}"
         aside.write_text(json.dumps(self.to_json()))
         aside.replace(folder / SETTINGS)
@@ -118,7 +117,7 @@ class RunnerSettings:
     def changed(self, now: RunnerSettings) -> tuple[str, ...]:
         """Names of the settings that a site's admin has changed since.
 
-        Of Ray's address it compares only whether there is one: the watchdog follows the rest.
+        Of Ray's address it compares only the presence: the watchdog follows changes.
         """
         before, after = _standing(self), _standing(now)
         return tuple(name for name in STANDING if before[name] != after[name])
@@ -134,7 +133,7 @@ def _standing(settings: RunnerSettings) -> dict[str, Any]:
 
 
 class RunnerProcess:
-    """The process of a runner, started here or found."""
+    """A runner's process, started here or found."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder = folder
@@ -151,10 +150,9 @@ class RunnerProcess:
         own_session: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Start a runner; returns at once. RunnerExists if there is one in the folder.
+        """Start a runner and return at once; RunnerExists if the folder has one.
 
-        In a session of its own it does not end with the terminal or the batch job that we belong
-        to. `environment` is added to ours.
+        In its own session it outlives this terminal or batch job. `environment` is added to ours.
         """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -188,10 +186,7 @@ class RunnerProcess:
 
     @classmethod
     def find(cls, folder: Path) -> Self | None:
-        """The runner that lives in a folder; None if there is none.
-
-        Ends one whose settings cannot be read, since no driver could use it.
-        """
+        """The living runner of a folder, or None; kills one whose settings cannot be read."""
         if not _is_held(folder):
             return None
         try:
@@ -208,27 +203,27 @@ class RunnerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None once it is gone, and before it has said so."""
+        """The process id; None once it has ended, or before it has written it."""
         if self._process is not None and self._process.poll() is None:
             return self._process.pid
         return _pid_in(self.folder) if self.alive() else None
 
     def alive(self) -> bool:
         if self._process is not None and self._process.poll() is None:
-            return True  # its lock is free a moment before it can be waited for
+            return True  # its lock is free a moment before it can be reaped
         return _is_held(self.folder)
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None unless we have started it."""
+        """Its exit code, or minus the signal that ended it; None if it runs or was found."""
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """How it ended, as the predicate of a sentence about the runner."""
+        """How it ended, as the predicate of a sentence."""
         return how_it_ended(self.exit_code, out_of_memory=oom_kills() > self._oom_kills)
 
     def last_words(self) -> str:
-        """The last lines of its log, on one line."""
+        """The end of its log, on one line."""
         with suppress(OSError):
             with (self.folder / LOG).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
@@ -237,9 +232,9 @@ class RunnerProcess:
         return ""
 
     def quoted(self) -> str:
-        """The same as the end of a sentence; empty if the log is empty, or may not leave the site.
+        """`last_words` to end a sentence; empty without any, or if they must stay at the site.
 
-        The log of a site with data or a policy of its own may name them, so it stays there.
+        The log of a site with its own data or policy may name them, so it never leaves.
         """
         settings = self.settings
         if settings.asks_policy and (settings.data or settings.policy is not None):
@@ -251,7 +246,7 @@ class RunnerProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once; a private Ray ends with it."""
+        """Kill it; a private Ray ends with it."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -260,7 +255,7 @@ class RunnerProcess:
                 os.kill(pid, number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Wait for its end; return whether it came."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             if time.monotonic() >= deadline:
@@ -269,7 +264,7 @@ class RunnerProcess:
         return True
 
     def end(self, within_s: float) -> None:
-        """End it in order, or after that time at once."""
+        """Terminate it, and kill it after `within_s`."""
         self.terminate()
         if not self.wait(within_s):
             self.kill()
@@ -291,10 +286,9 @@ def _is_held(folder: Path) -> bool:
 
 
 def _pid_in(folder: Path) -> int | None:
-    """The pid that the holder of a lock has written into it; None before that."""
     with suppress(OSError, ValueError):
         pid = int((folder / LOCK).read_text())
-        return pid if pid > 1 else None  # others stand for groups of processes, or all
+        return pid if pid > 1 else None  # others address process groups, or all processes
     return None
 
 
@@ -302,9 +296,9 @@ def _pid_in(folder: Path) -> int | None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory, in our control group if told.
+    """How many processes the kernel has killed for lack of memory, in our cgroup if known.
 
-    The kernel counts them only in all, so the count is read at a process's start and at its end.
+    The count is a total, so it is read at a process's start and at its end.
     """
     root, own, whole = SYSTEM
     for path in (*_of_group(root, own), whole):
@@ -315,7 +309,7 @@ def oom_kills() -> int:
 
 
 def _of_group(root: Path, own: Path) -> Iterable[Path]:
-    """The files with the count of our own control group: of version 2, and of version 1."""
+    """The files with the count of our control group, in cgroup version 2 and 1."""
     with suppress(OSError, ValueError):
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -326,7 +320,7 @@ def _of_group(root: Path, own: Path) -> Iterable[Path]:
 
 
 def how_it_ended(code: int | None, *, out_of_memory: bool = False) -> str:
-    """How a process ended, as in `was killed by SIGKILL`; `code` is None if it is unknown."""
+    """How a process ended, as in `was killed by SIGKILL`; `code` is None if unknown."""
     if code is None:
         return "ended without a word"
     if code >= 0:

@@ -1,8 +1,7 @@
-"""RunnerServer: the thread of a runner that talks to its driver and watches its leases.
+"""RunnerServer: a runner's thread that talks to its driver and watches its leases.
 
-It passes each order on once, to the thread that works, and sends the answer until the driver has
-taken it. The latest driver to connect is the only one. Only processes of our own user reach the
-socket.
+It passes each order once to the working thread, and keeps the answer until the driver has taken it.
+A new driver replaces the previous one. Only processes of the same user can reach the socket.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from ...wire.local_socket import LOCAL_OPTIONS, RUNNER_SOCKET, local_address
 from .process import PROTOCOL, RunnerSettings
 
 TICK_S = 0.1
-"""How often leases are looked at."""
+"""How often leases are checked."""
 MOST_UNSENT = 1_000
-"""Messages that wait for a driver which does not read; events beyond that are dropped."""
+"""Messages that may wait for a slow driver; more events are dropped."""
 CLOSE_S = 2.0
 
 Driver = asyncio.Queue[pb.FromRunner | None]
-"""What a driver was not sent yet; None ends its session."""
+"""Unsent messages to a driver; None ends its session."""
 
 
 class OrderHandler(Protocol):
-    """Executes what a driver sends. Called in the server's thread; must not block."""
+    """Executes a driver's orders; called in the server's thread, must not block."""
 
     def work(self, order: pb.Order) -> None:
-        """Execute a new order, and call `RunnerServer.answer` later."""
+        """Begin a new order; call `RunnerServer.answer` later."""
 
     def taken(self, answer: pb.Answer) -> None:
-        """The driver has this answer, so that its blob may go."""
+        """Drop an answer's blob, since the driver has the answer."""
 
     def lapse(self) -> None:
-        """The promise's lease has ended."""
+        """Release the promise, whose lease has ended."""
 
     def end(self, reason: str) -> None:
-        """Give everything back, and end."""
+        """Release everything, and end."""
 
 
 class RunnerServer:
-    """The socket of a runner; `answer` and what follows it may be called from any thread."""
+    """The socket of a runner; call `answer`, `promised`, `happened` and `close` from any thread."""
 
     def __init__(
         self,
@@ -76,11 +75,11 @@ class RunnerServer:
         self._listening.result()
 
     def answer(self, answer: pb.Answer) -> None:
-        """Keep an answer, and send it to the driver, now or when one connects."""
+        """Keep an answer, and send it to the driver, now or once one connects."""
         self._soon(lambda: self._answer(answer))
 
     def promised(self, promise_s: float | None) -> None:
-        """Watch a promise that lapses after so many seconds without a commit; None: watch none."""
+        """Watch a promise that lapses after `promise_s` without a commit; None to watch none."""
         now = self._clock()
         self._soon(lambda: self._look(self._leases.promised(now, promise_s)))
 
@@ -88,7 +87,7 @@ class RunnerServer:
         self._soon(lambda: self._tell(event))
 
     def close(self, reason: str) -> None:
-        """Tell the driver why it ends, and end the thread; may be called twice."""
+        """Tell the driver why the runner ends, and end the thread; may be called twice."""
         if self._thread.is_alive():
             self._soon(lambda: self._close(reason))
             self._thread.join(CLOSE_S)
@@ -111,7 +110,7 @@ class RunnerServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        # Not before it is needed: processes that only start runners import this module too.
+        # Imported late: processes that only start runners import this module too.
         import grpc.aio
 
         from ...wire.rpc import RUNNER, handler
@@ -142,7 +141,7 @@ class RunnerServer:
         self._leases = leases
 
     async def session(self, messages: AsyncIterator[pb.ToRunner], context: Any) -> None:
-        """RunnerService.Session: serve one driver until it leaves, or another one takes over."""
+        """RunnerService.Session: serve one driver until it leaves or is replaced."""
         import grpc
 
         first = await anext(messages, None)
@@ -233,7 +232,7 @@ class RunnerServer:
             self._driver.put_nowait(message)
 
     def _leave(self, reason: str, *, final: bool) -> None:
-        """Tell the driver, if there is one, why its session ends, and end it."""
+        """Tell the driver, if any, why its session ends, and end it."""
         if self._driver is not None:
             self._say(pb.FromRunner(farewell=pb.Farewell(reason=reason, final=final)))
             self._driver.put_nowait(None)

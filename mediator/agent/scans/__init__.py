@@ -1,1 +1,1 @@
-"""What an agent finds out about its site: the state and size of its Ray, and its declared data."""
+"""What an agent finds out about its site: its Ray's state and size, and its declared data."""

@@ -1,7 +1,7 @@
-"""Survey: a process beside the agent reads once what the declared data sets hold.
+"""Survey: a process beside the agent that reads, once, what the declared data sets hold.
 
 This module reads files and lists of ids. An entry point of the group `fedpilot.site_surveys` reads
-what needs a loader (a column, samples, labels): it gets a declaration as JSON values, and returns
+what needs a loader (a column, samples, labels): it gets a declaration as JSON values and returns
 `{"samples": {client: number}, "labels": {label: number}}`. It may import PyTorch, unlike the agent.
 """
 
@@ -29,7 +29,7 @@ LONGEST_REASON = 400
 
 
 async def surveyed(file: Path, secret: bytes, within_s: float) -> dict[str, Any]:
-    """What the site discloses of each data set, by name. SurveyFailed."""
+    """Survey the data sets; return what the site discloses of each, by name. SurveyFailed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, str(file)),
         stdin=asyncio.subprocess.DEVNULL,
@@ -56,7 +56,7 @@ async def surveyed(file: Path, secret: bytes, within_s: float) -> dict[str, Any]
 
 
 def found_in(values: Mapping[str, Any]) -> Found:
-    """What a survey found, from JSON values."""
+    """Read a survey's findings from JSON values."""
     return Found(
         samples={str(id): count for id, count in values["samples"].items()},
         labels={str(label): int(count) for label, count in values.get("labels", {}).items()},
@@ -64,7 +64,7 @@ def found_in(values: Mapping[str, Any]) -> Found:
 
 
 def look(declaration: Declaration) -> dict[str, Any]:
-    """What a data set holds, as JSON values. Raises SurveyFailed."""
+    """What a data set holds, as JSON values; SurveyFailed."""
     installed = entry_points(group=GROUP)
     if names := sorted(installed.names):
         found: dict[str, Any] = installed[names[0]].load()(declaration.to_json())
@@ -101,7 +101,7 @@ def _ids(declaration: Declaration) -> list[str]:
 
 
 def main() -> None:
-    """Entry point of the process: print what the data sets of a site file hold."""
+    """Entry point of the process: print the content of a site file's data sets."""
     try:
         sets = read_site_file(Path(sys.argv[1]))
         print(json.dumps({name: look(each) for name, each in sets.items()}))

@@ -1,7 +1,7 @@
-"""A process beside the agent that reports what a Ray cluster has, as lines of JSON.
+"""A process beside the agent that reports a Ray cluster's resources, as lines of JSON.
 
-`python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS`. It asks the control plane and
-is no driver of the cluster. It ends with the reader of its output; the agent kills one that hangs.
+`python -m fedpilot.mediator.agent.scans.ray_probe ADDRESS SECONDS` asks the control plane and is
+not a driver of the cluster. It ends when its output is closed; the agent kills one that hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def report(address: str, every_s: float) -> None:
                 "total": Resources.total(each.total for each in seen.machines).to_ray(),
                 "free": Resources.total(seen.available.values()).to_ray(),
             }
-        except Exception as error:  # whatever Ray raises is what there is to report
+        except Exception as error:  # any error of Ray is the report
             line = {"error": str(error) or type(error).__name__}
         print(json.dumps(line), flush=True)
         await asyncio.sleep(every_s)

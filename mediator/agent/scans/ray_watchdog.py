@@ -1,8 +1,8 @@
-"""Watchdog: decides whether the site's Ray cluster can be worked with, and what it has.
+"""Watchdog: decides whether the site's Ray cluster is usable, and what it has.
 
-Calls to a Ray without its head hang for ever, so the agent makes none: it asks the control plane
-for its health by plain gRPC, with a deadline, and a probe process reports what the cluster has. A
-cluster that has none of its former machines is a new one: what ran on the old one is lost.
+Calls to a Ray without its head hang forever, so the agent makes none: it checks the control plane's
+health by plain gRPC, with a deadline, and a probe process reports the resources. A cluster with
+none of its former machines is a new one: work on the old one is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 HEALTH = "/grpc.health.v1.Health/Check"
 ALIVE = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
-"""Answers of a control plane that is there, and wants a token first."""
+"""Answers of a living control plane that wants a token first."""
 NOT_LOOKED = "the Ray cluster was not looked at yet"
 LONGEST_LINE = 1 << 20
 END_S = 2.0
@@ -39,21 +39,21 @@ END_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The cluster's state at the latest look."""
+    """The cluster's state at one look."""
 
     trouble: str = ""
-    """Empty, or why it cannot be worked with."""
+    """Why the cluster cannot be used; empty if it can."""
     capacity: Capacity = field(default_factory=Capacity)
     address: str = ""
     """`host:port` of its control plane; empty if none can be reached."""
     cluster: int = 0
-    """Counts up with every cluster that replaces another."""
+    """Incremented for every cluster that replaces another."""
     machines: frozenset[str] = frozenset()
-    """Ids of its machines, which tell a later agent whether it is the same cluster."""
+    """Ids of its machines, by which a later agent recognizes the cluster."""
 
     @property
     def in_trouble(self) -> bool:
-        """Whether what runs there is lost."""
+        """Whether work there is lost."""
         return self.trouble not in ("", NOT_LOOKED)
 
 
@@ -70,11 +70,11 @@ class Watch(Protocol):
     def look(self) -> Look: ...
 
     async def watch(self, changed: Callable[[Look, Look], None]) -> None:
-        """Look for ever; tell what was known before and what is known now, when that differs."""
+        """Look forever; call `changed` with the previous and the new look when they differ."""
 
 
 class PrivateRay:
-    """A site whose runs each have a private Ray on this machine; it needs no watching."""
+    """For a site whose runs each have a private Ray on this machine: nothing to watch."""
 
     def __init__(self) -> None:
         total = local_machine().total.to_ray()
@@ -85,7 +85,7 @@ class PrivateRay:
 
 
 class Watchdog:
-    """Looks at a Ray cluster that runs by itself."""
+    """Watches a Ray cluster that runs independently."""
 
     def __init__(
         self,
@@ -95,10 +95,7 @@ class Watchdog:
         clock: Callable[[], float],
         machines: frozenset[str] = frozenset(),
     ) -> None:
-        """`resolve` gives the control plane's address, or raises FabricError.
-
-        `machines` are those of an agent's last look.
-        """
+        """`resolve` returns the control plane's address; `machines` are an agent's last look's."""
         self._resolve = resolve
         self._environment = dict(environment)
         self._settings = settings
@@ -114,7 +111,7 @@ class Watchdog:
         self.look = Look(trouble=NOT_LOOKED)
 
     async def watch(self, changed: Callable[[Look, Look], None]) -> None:
-        """Look for ever. Cancelling it ends the probe."""
+        """Look forever; cancelling ends the probe."""
         try:
             while True:
                 before = self.look
@@ -162,7 +159,7 @@ class Watchdog:
         )
 
     async def _troubled(self, reason: str, *, at_once: bool = False) -> Look:
-        """The look after a failed one. A single failure changes nothing."""
+        """The look after a failure, which counts `at_once` or after `settings.looks` in a row."""
         self._failed += 1
         if self.look.in_trouble:
             return replace(self.look, trouble=reason)
@@ -195,14 +192,14 @@ class Watchdog:
                 limit=LONGEST_LINE,
                 start_new_session=True,
             )
-        except OSError as error:  # no memory, or no process more: perhaps at the next look
+        except OSError as error:  # out of memory or processes: retried at the next look
             log.warning("the probe of the Ray at %s cannot be started: %s", address, error)
             return
         assert self._probe.stdout is not None
         self._reading = asyncio.create_task(self._read(self._probe.stdout))
 
     async def _read(self, lines: asyncio.StreamReader) -> None:
-        with suppress(ValueError):  # a line without an end: the next probe may do better
+        with suppress(ValueError):  # an endless line: the next probe may do better
             while line := await lines.readline():
                 if (reported := reported_in(line)) is not None:
                     self._heard_at, self._reported = self._clock(), reported
@@ -221,7 +218,7 @@ class Watchdog:
 
 
 def reported_in(line: bytes) -> Reported | None:
-    """Parse a line of the probe. None for an error, or for any other line."""
+    """Parse a line of the probe; None for an error or any other line."""
     try:
         found: dict[str, Any] = json.loads(line)
         return Reported(
@@ -237,7 +234,7 @@ def reported_in(line: bytes) -> Reported | None:
 
 
 async def health(address: str, within_s: float) -> str:
-    """Why a Ray's control plane is not healthy; empty if it is."""
+    """Say why a Ray's control plane is not healthy; empty if it is."""
     options = (("grpc.enable_http_proxy", 0),)
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         check: Any = channel.unary_unary(HEALTH)

@@ -1,3 +1,1 @@
-"""The two files of a site's admin, read strictly: the data that the site declares, and its
-policy.
-"""
+"""The two files of a site's admin, read strictly: declared data and policy."""

@@ -1,9 +1,9 @@
-"""The two files of a site's admin: `site.yaml` declares its data, `policy.yaml` says who may what.
+"""The two files of a site's admin: `site.yaml` declares its data, `policy.yaml` sets its rules.
 
-Both are read strictly. Neither leaves the site: of the first, `core.disclosure` decides what does;
-of the second, nothing but the rule that a refusal names. Without a `site.yaml` a site has no data
-of its own; without a `policy.yaml` it takes part in every simulation, gives declared data to
-nobody, runs no code that is not fedpilot's, and no commands for the mediator.
+Both are read strictly. Neither leaves the site: `core/rules/disclosure.py` decides what does of the
+first; of the second, only the rule that a refusal names. Without a `site.yaml` a site declares no
+data. Without a `policy.yaml` it takes part in every simulation, but gives no declared data to any
+user and runs neither code other than fedpilot's nor commands for the mediator.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RUNNERS = tuple(role for role in Role if role not in (Role.SITE, Role.MEDIATOR))
 
 
 def _size(value: Any) -> Any:
-    """Bytes from such a text; anything else is left to the type's own check."""
+    """Parse a text as bytes; leave other values to the type's own check."""
     if not isinstance(value, str):
         return value
     found = bytes_of(value)
@@ -258,7 +258,7 @@ class PolicyFile(Strict):
 
 
 def read_policy(path: Path | None) -> Policy:
-    """The policy that a file says; the default without one. BadFile if it is wrong."""
+    """Read a policy file; the default policy without one. BadFile if it is wrong."""
     if path is None:
         return Policy()
     found = load(path, PolicyFile)
@@ -280,10 +280,9 @@ def read_policy(path: Path | None) -> Policy:
 
 
 def policy_of(site: str, path: Path | None) -> Policy:
-    """What a site's policy file says now, for those who ask it on behalf of a mediator.
+    """Read a site's present policy to decide on a mediator's request.
 
-    A file that cannot be read allows nothing: PolicyRefused. What is wrong with it (its path, its
-    lines, what they say) is only in the site's own log.
+    A file that cannot be read allows nothing: PolicyRefused; only the site's log says why.
     """
     try:
         return read_policy(path)

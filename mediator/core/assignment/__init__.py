@@ -1,8 +1,7 @@
 """Which site a client belongs to: pure, with a reason for every choice.
 
-A client whose data is at a site stays there. A strategy shares out the others: it gives each site a
-`range` of them, so that an assignment of a million clients costs what one of ten costs, and no site
-needs a list.
+A client whose data is at a site stays there. A strategy gives each site a `range` of the others, so
+the cost of an assignment does not grow with the population, and no site needs a list.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ def assign(
     sites: Sequence[SiteCapacity],
     pinned: Mapping[str, Sequence[range]] | None = None,
 ) -> Assignment:
-    """Assign clients to the sites of their data, and the others by a strategy. KeyError.
+    """Assign clients to the sites that hold their data, and the others by a strategy.
 
-    `pinned` are contiguous ranges of clients by site, also of absent sites; ValueError if they
-    overlap or leave the population. NotAssignable if the strategy leaves clients out.
+    `pinned` maps sites, even absent ones, to contiguous ranges. KeyError for an unknown strategy;
+    ValueError for overlapping or illegal ranges; NotAssignable if clients are left out.
     """
     stay = {site: joined(ranges) for site, ranges in sorted((pinned or {}).items()) if ranges}
     free = rest(population, [each for share in stay.values() for each in share])

@@ -1,7 +1,7 @@
 """Moves the clients of a lost site to the others, and clients back to a site that returns.
 
-Only clients of that site, or those given to it, move; pinned ones never do. The result depends on
-the assignment and the sites' capacities alone, so every process decides alike.
+No other client moves, and pinned clients never do. The result depends only on the assignment and
+the sites' capacities, so every process decides alike.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .shares import Share, dealt, joined, picked, size
 from .strategies import capacity, proportional
 
 MOVES_KEPT = 256
-"""Older moves are dropped, so that a site that flaps for days costs no memory."""
+"""Older moves are dropped, so a flapping site does not use up memory."""
 
 
 def shared_out(share: Share, sites: Sequence[SiteCapacity]) -> dict[str, Share]:
-    """Clients that other sites have to train, dealt out in proportion to vnodes."""
+    """Deal out clients to sites in proportion to their vnodes."""
     return dealt(share, capacity(size(share), sites))
 
 
@@ -31,7 +31,7 @@ def reassigned(
     round_number: int = 0,
     reason: str = "which was lost",
 ) -> Assignment:
-    """The movable clients of a lost site at the other sites; unchanged if there is none."""
+    """Move a lost site's movable clients to the other sites with vnodes, if there are any."""
     others = [site for site in capacities if site.name != lost and site.vnodes]
     homeless = assignment.movable.get(lost, ())
     if not homeless or not others:
@@ -52,9 +52,9 @@ def rebalanced(
     *,
     round_number: int = 0,
 ) -> Assignment:
-    """Give a site that returned at most this part of all movable clients, until it has its share.
+    """Give a returned site its share, but at most the fraction `at_most` of all movable clients.
 
-    The other sites give in proportion to what they have beyond their own shares.
+    The other sites give in proportion to their surplus over their own shares.
     """
     movable = {site: size(share) for site, share in assignment.movable.items()}
     clients = sum(movable.values())
@@ -81,7 +81,7 @@ def rebalanced(
 
 
 def _moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:
-    """The assignment after moves, each of the last clients of its origin, or of all."""
+    """Apply moves; each takes all of its origin's clients, or the last ones."""
     shares: dict[str, Share] = dict(assignment.movable)
     gone: Counter[str] = Counter()
     for move in moves:

@@ -1,7 +1,7 @@
-"""Assignments, the sites that they are made of, and the protocol of strategies.
+"""Assignments, their records, and the type of a strategy.
 
 An `Assignment` holds two shares per site: pinned clients, whose data is there, and movable ones.
-All shares together are always the whole population: a lost site keeps its pinned clients.
+All shares together always cover the population: a lost site keeps its pinned clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SiteCapacity:
 
 
 AssignmentStrategy: TypeAlias = Callable[[int, Sequence[SiteCapacity]], Mapping[str, range]]
-"""A rule that shares a number of movable clients among sites: disjoint ranges of all of them."""
+"""Shares a number of movable clients among sites, as disjoint ranges that cover them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ClientMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Every client's site, and why."""
+    """The site of every client, and why it is there."""
 
     strategy: str
     movable: Mapping[str, Share]
@@ -63,7 +63,6 @@ class Assignment:
 
     @property
     def population(self) -> int:
-        """How many clients there are."""
         return sum(size(s) for by_site in (self.pinned, self.movable) for s in by_site.values())
 
     def share(self, site: str) -> Share:

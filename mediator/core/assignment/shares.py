@@ -1,7 +1,7 @@
 """Shares of a population: a few disjoint ranges of client indices for any number of clients.
 
-A share has one form (`joined`): sorted, without empty ranges, neighbors made one. So equal shares
-are equal values.
+A share has one canonical form (`joined`): sorted, no empty ranges, adjacent ranges merged. Equal
+shares are therefore equal values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Share = tuple[range, ...]
 
 
 def size(share: Iterable[range]) -> int:
-    """How many clients a share holds."""
+    """Count the clients of a share."""
     return sum(map(len, share))
 
 
@@ -22,7 +22,7 @@ def holds(share: Iterable[range], index: int) -> bool:
 
 
 def joined(ranges: Iterable[range]) -> Share:
-    """The share of the clients in some disjoint ranges."""
+    """Make a share of disjoint ranges."""
     made: list[range] = []
     plain = (range(r[0], r[-1] + 1, r.step if len(r) > 1 else 1) for r in ranges if r)
     for each in sorted(plain, key=lambda r: r.start):
@@ -35,7 +35,7 @@ def joined(ranges: Iterable[range]) -> Share:
 
 
 def picked(share: Sequence[range], places: range) -> Share:
-    """The clients at some places of a share, counted through its ranges in order."""
+    """Pick clients by their positions in a share, counted through its ranges in order."""
     found: list[range] = []
     begin = 0
     for indices in share:
@@ -51,7 +51,7 @@ def picked(share: Sequence[range], places: range) -> Share:
 
 
 def dealt(share: Sequence[range], places: Mapping[str, range]) -> dict[str, Share]:
-    """A share dealt out to sites, by the places of it that each of them gets."""
+    """Deal a share out to sites, each of which gets the given positions."""
     return {site: picked(share, its) for site, its in places.items()}
 
 

@@ -1,4 +1,4 @@
-"""Strategies: each shares the clients that may move out among sites, and explains its choice."""
+"""Strategies: each divides the movable clients among sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .records import AssignmentStrategy, NotAssignable, SiteCapacity
 
 
 def capacity(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """Contiguous ranges in proportion to vnodes (largest remainder); ties go by name."""
+    """Give contiguous ranges in proportion to vnodes (largest remainder; ties by name)."""
     ranges: dict[str, range] = {}
     start = 0
     for site, count in proportional(clients, {site.name: site.vnodes for site in sites}).items():
@@ -18,13 +18,13 @@ def capacity(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]
 
 
 def round_robin(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """Client i goes to the (i mod n)-th site in the order of names, whatever the sites' sizes."""
+    """Give client i to the (i mod n)-th site by name, regardless of size."""
     names = sorted(site.name for site in sites)
     return {name: range(i, clients, len(names)) for i, name in enumerate(names)}
 
 
 def pinned(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """No client moves: each belongs to the site that declares its data. NotAssignable if any."""
+    """Give no site any client; NotAssignable if there are clients without data at a site."""
     if clients:
         raise NotAssignable(
             f"strategy 'pinned' wants every client's data to be at a site, and {clients} clients "
@@ -41,7 +41,7 @@ STRATEGIES: Mapping[str, AssignmentStrategy] = {
 
 
 def proportional(number: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """A number in proportion to weights, each part exact to within one; by name."""
+    """Divide a number in proportion to weights, each part exact to within one, sorted by name."""
     names = sorted(weights)
     total = sum(weights.values())
     parts = {name: number * weights[name] // total for name in names}

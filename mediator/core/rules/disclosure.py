@@ -1,13 +1,13 @@
-"""What leaves a site of a declared data set: exactly what its admin discloses.
+"""Decides what leaves a site about a declared data set: exactly what its admin discloses.
 
-A declaration always discloses the name, schema, residency and number of clients: no cohort can be
-drawn without them. Client ids, samples per client and label counts leave as declared. A number is
+The name, schema, residency and number of clients always leave: no cohort can be drawn without them.
+Client ids, samples per client and label counts leave as declared. A number is
 
 * `exact`: as it is;
 * `rounded`: to the nearest multiple of ten, halves up;
-* `noised`: with two-sided geometric noise (Ghosh et al. 2009, epsilon 1/2), never below 0. The
-  noise depends on the site's secret, the number and its subject, never on time: repeated questions
-  get the same answer, so the noise cannot be averaged out;
+* `noised`: with two-sided geometric noise (Ghosh et al. 2009, epsilon 1/2), never below 0. It
+  depends on the site's secret, the number and its subject, never on time, so repeated questions
+  cannot average it out;
 * `none`: left out.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Self
 
 ROUNDED_TO = 10
 EPSILON = 0.5
-"""Of the noise: neighbouring numbers differ in likelihood by a factor of exp(epsilon) at most."""
+"""Of the noise: likelihoods of neighbouring numbers differ by a factor of at most exp(epsilon)."""
 
 
 class Disclosure(StrEnum):
@@ -44,12 +44,12 @@ class Residency(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disclosed:
-    """What may leave of one data set."""
+    """What may leave the site about one data set."""
 
     ids: bool = False
-    """Whether the clients' ids leave; otherwise they are numbered."""
+    """Whether the clients' ids leave; otherwise clients are numbered."""
     counts: Disclosure = Disclosure.NONE
-    """Samples, of each client."""
+    """Samples of each client."""
     label_histogram: Disclosure = Disclosure.NONE
     """Samples of each label, of the whole data set."""
 
@@ -63,17 +63,17 @@ class Declaration:
     """The loader: a built-in, or `module:function`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
-    """Absolute; stays at the site, as do the options."""
+    """Absolute. Like the options, it stays at the site."""
     input_shape: tuple[int, ...]
     dtype: str
     num_classes: int | None
     clients: Mapping[str, Any]
-    """How clients arise: `from` with `pattern`, `column` or `file`; stays at the site."""
+    """How clients arise: `arise` with `pattern`, `column` or `file`; stays at the site."""
     residency: Residency = Residency.PINNED
     disclose: Disclosed = Disclosed()
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values, for the workload at this site."""
+        """All fields as JSON values, for the workload at this site."""
         return {
             "dataset_type": self.dataset_type,
             "options": dict(self.options),
@@ -122,13 +122,13 @@ class Found:
     """The content of a declared data set; stays at the site."""
 
     samples: Mapping[str, int | None]
-    """Of each client, by id; None where the loader does not say."""
+    """Samples of each client, by id; None where the loader does not say."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """Samples of each label."""
 
 
 def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str, Any]:
-    """What leaves the site of one data set, as JSON values. The noise depends on `secret`."""
+    """What leaves the site about one data set, as JSON values. The noise depends on `secret`."""
     told = declaration.disclose
     name, clients = declaration.name, sorted(found.samples)
     document: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Policy: what a site's admin lets runs do, rule by rule.
+"""Policy: what a site's admin allows runs to do, rule by rule.
 
-No run may use declared data until a rule names its users. No code but fedpilot's runs until a rule
-names it: a user who calls any function of an installed package with any arguments can do anything.
+No run may use declared data until a rule names its users. Only fedpilot's own code runs until a
+rule names other code: a user who may call any function with any arguments can do anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ..traffic import Direction
 
 ANY_CODE = "any"
-"""Among code digests: all code that a run brings or names."""
+"""As a code digest: allows all code that a run brings or names."""
 ROLE_PREFIX = "role:"
 """`role:operator` among users stands for all users of that role."""
 BUILT_IN = "none but built-ins, and installed models that `models` names"
@@ -35,14 +35,14 @@ class Simulations(StrEnum):
 
     NONE = "none"
     BUILTIN = "builtin"
-    """Data sets of fedpilot's own that read no file."""
+    """Built-in data sets that read no file."""
     ALL = "all"
-    """All that its loader finds: the rule of a site without a policy file."""
+    """All data that a loader finds: the rule of a site without a policy file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRule:
-    """Who may train what on a declared data set."""
+    """Which users may train which models on a declared data set."""
 
     users: tuple[str, ...]
     """Names as in certificates, or `role:` and a role."""
@@ -80,24 +80,23 @@ class Policy:
     """None: all users whose role may submit runs."""
     models: tuple[str, ...] | None = None
     code_digests: tuple[str, ...] | None = None
-    """Of the user's own modules; None: installed models that a rule names, and no code that a run
-    brings."""
+    """Of users' modules. None allows installed models that a rule names, and no code of a run."""
     datasets: Mapping[str, DatasetRule] = field(default_factory=dict)
     resources: ResourceCaps = ResourceCaps()
     minimum_cohort: int = 1
-    """Clients that an answer has to stand for, if it stands for any."""
+    """The fewest clients that an answer about any clients may cover."""
     bytes_per_round: ByteCaps = ByteCaps()
     bytes_per_day: ByteCaps = ByteCaps()
     """Days of UTC, all runs together."""
     simulations: Simulations | tuple[str, ...] = Simulations.ALL
-    """Or the folders, absolute, below which a simulation may read files."""
+    """A tuple lists the folders, absolute, below which a simulation may read files."""
     commands: CommandPolicy = CommandPolicy.NONE
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def in_words(self) -> tuple[str, ...]:
-        """What it allows, a line for each rule."""
+        """What the policy allows, one line per rule."""
 
         def most(*amounts: tuple[float | None, str]) -> str:
             said = [f"{amount:.15g} {unit}" for amount, unit in amounts if amount is not None]
@@ -142,10 +141,10 @@ def simulations_in_words(rule: Simulations | tuple[str, ...]) -> str:
 
 
 def or_all(names: Collection[str] | None, otherwise: str) -> str:
-    """Names in words, or other words where there is no rule."""
+    """Join names for a text, or use `otherwise` without a rule."""
     return otherwise if names is None else sorted_names(names)
 
 
 def sorted_names(names: Collection[str]) -> str:
-    """Names in words, sorted."""
+    """Join sorted names for a text."""
     return ", ".join(sorted(names)) or "none"

@@ -1,7 +1,7 @@
-"""Whether a site's policy allows runs, answers, bytes across its boundary, and commands.
+"""Decides whether a site's policy allows a run, an answer, bytes across its boundary, or a command.
 
-A decision is None, or the broken rule with what was found and what it allows. A fact that a rule
-needs and a run does not state breaks the rule.
+A decision is None, or the broken rule with what was found and what it allows. If a run does not
+state a fact that a rule needs, it breaks the rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enforce(site: str, refused: Refused | None) -> None:
 
 
 def judge(policy: Policy, wants: Wants) -> Refused | None:
-    """The first rule that a run breaks, before it gets anything."""
+    """The first rule that a run breaks, checked before it gets anything."""
     return (
         _judge_user("users", policy.users, wants)
         or _judge_model("models", policy.models, wants)
@@ -83,7 +83,7 @@ def _judge_model(rule: str, models: Collection[str] | None, wants: Wants) -> Ref
 
 
 def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
-    """Without a rule: no code that a run brings, and installed models only if a rule names them."""
+    """Without a digest rule, allow only installed models that another rule names."""
     digests = policy.code_digests
     judged = [("code that came with the run, ", wants.brought_code)]
     if digests is not None or wants.installed_code is None:
@@ -101,7 +101,7 @@ def _judge_code(policy: Policy, wants: Wants) -> Refused | None:
 
 
 def _names_model(policy: Policy, wants: Wants) -> bool:
-    """Whether a pattern that allows the model spells out its package; `*` names no code."""
+    """Whether a pattern that allows the model spells out its package, since `*` names no code."""
     rules = [policy.datasets[name].models for name in wants.datasets if name in policy.datasets]
     patterns = [pattern for models in (policy.models, *rules) for pattern in models or ()]
     return any(
@@ -129,10 +129,7 @@ def _judge_datasets(policy: Policy, wants: Wants) -> Refused | None:
 
 
 def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
-    """Whether a run on no declared data may use the data of its simulation.
-
-    What custom code reads is not judged here: `code_digests` decides on that code.
-    """
+    """Without declared data, judge the simulated data; `code_digests` judges what code reads."""
     rule, simulated = policy.simulations, wants.simulated
     if wants.datasets or rule is Simulations.ALL:
         return None
@@ -156,7 +153,7 @@ def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
 
 
 def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:
-    """The first cap that so many vnodes of one size exceed."""
+    """The first cap that `vnodes` vnodes of one size exceed."""
     most_of_all = policy.resources.vnodes
     if most_of_all is not None and vnodes > most_of_all:
         return Refused(
@@ -199,7 +196,7 @@ def _units(amount: float) -> int:
 
 
 def judge_answer(policy: Policy, clients: int) -> Refused | None:
-    """Whether an answer about so many clients may leave; one about no client may."""
+    """Decide whether an answer about this many clients may leave; one about none always may."""
     if clients == 0 or clients >= policy.minimum_cohort:
         return None
     return Refused(
@@ -212,7 +209,7 @@ def judge_answer(policy: Policy, clients: int) -> Refused | None:
 def judge_bytes(
     policy: Policy, direction: Direction, *, in_round: int, today: int, more: int
 ) -> Refused | None:
-    """Whether `more` bytes may cross in a direction, after those of this round and of today."""
+    """Decide whether `more` bytes may cross after those of this round and of today."""
     rounds, days = policy.bytes_per_round.of(direction), policy.bytes_per_day.of(direction)
     for limit in (
         Limit(f"bytes_per_round.{direction}", "in this round", rounds, in_round, more),
@@ -228,7 +225,7 @@ def judge_bytes(
 
 
 def judge_command(policy: Policy, arguments: Sequence[str]) -> Refused | None:
-    """Whether a command may be run here; its arguments are those after `fedpilot`."""
+    """Decide whether a command may run at the site; `arguments` are those after `fedpilot`."""
     looks = act_of_command(arguments) is Act.LOOK_AT_SITE
     if policy.commands is CommandPolicy.ALL or (policy.commands is CommandPolicy.READ and looks):
         return None

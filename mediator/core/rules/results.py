@@ -1,7 +1,7 @@
-"""Which facts of a run are results, and what users see who may not read them.
+"""Decides which facts of a run are results, and what users without access to them see.
 
-The owner and admins read results, or all users if the run is shared (`roles.reads_results`).
-Others see the owner, the state and why the run waits. Accuracy, loss, digest and the words of a
+The owner and admins read results, and all users if the run is shared (`roles.reads_results`).
+Others see the owner, the state and why the run waits. Accuracy, loss, digest and the text of a
 failure are results, in every document and event.
 """
 
@@ -11,18 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN: Mapping[str, Any] = {"failure": "", "accuracy": None, "loss": None, "digest": ""}
-"""The results among the facts of a run, as other users see them."""
 ENDED_BY_ITSELF = ("finished", "failed")
-"""States whose reason comes from the run. Other reasons say who stopped it, or why it waits."""
+"""States with a reason from the run. Others say which user stopped it, or why it waits."""
 
 
 def run_without_results(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a run for a user who may not read its results."""
+    """A run's facts for a user who may not read its results."""
     reason = {"reason": ""} if run["status"] in ENDED_BY_ITSELF else {}
     return {**run, **HIDDEN, **reason}
 
 
 def event_without_results(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event of the federation for a user who may not read the results of its run."""
+    """An event for a user who may not read the results of its run."""
     tells_results = event.get("event") in {f"run_{state}" for state in ENDED_BY_ITSELF}
     return {**event, "reason": "", "digest": ""} if tells_results else dict(event)

@@ -1,7 +1,7 @@
-"""Which role may do what: one table of acts and roles.
+"""Which roles may do which acts: one table.
 
-An act has the name of its RPC method. Where the requests of a method differ, that name is the
-gravest act, and `act_of_change` and `act_of_command` find the milder ones: code that forgets to ask
+An act is named like its RPC method. If a method takes milder requests too, the act of that name is
+the gravest; `act_of_change` and `act_of_command` find the milder ones. Code that forgets to call
 them refuses too much, never too little.
 """
 
@@ -18,9 +18,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """Submits, stops and resumes runs, and cordons and drains sites."""
     VIEWER = "viewer"
-    """Reads."""
     SITE = "site"
-    """A site's agent."""
     MEDIATOR = "mediator"
     """The server itself; it makes no calls."""
 
@@ -59,7 +57,7 @@ class Act(StrEnum):
 
 
 AUDITED_READS = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG, Act.READ_FILE})
-"""Calls that change nothing and are audited all the same: they hand out a run's results."""
+"""Calls that change nothing but are audited, since they hand out a run's results."""
 _ADMINS = frozenset({Role.ADMIN})
 _OPERATORS = _ADMINS | {Role.OPERATOR}
 _READERS = _OPERATORS | {Role.VIEWER}
@@ -92,7 +90,7 @@ TABLE: dict[Act, frozenset[Role]] = {
     Act.PUSH: _SITES,
     Act.RENEW: _SITES,
 }
-"""The roles that may. An admin's certificate opens no site session."""
+"""The roles that may do each act. An admin's certificate opens no site session."""
 
 _HOLDING = frozenset({"cordon", "uncordon", "drain"})
 _LOOKING = {
@@ -102,18 +100,18 @@ _LOOKING = {
 
 
 def may(role: Role, act: Act) -> bool:
-    """Whether a role may do this."""
+    """Whether a role may do an act."""
     return role in TABLE[act]
 
 
 def refusal(who: str, role: Role, act: Act) -> str:
-    """Why a caller may not, in words: the roles that may, and the caller's own."""
+    """Say which roles may do an act, and which role the caller has."""
     allowed = " or ".join(each for each in Role if each in TABLE[act])
     return f"{act} needs the role {allowed}, and {who} has the role {role}"
 
 
 def reads_results(name: str, role: Role, owner: str, *, shared: bool) -> bool:
-    """Whether a user of a role that reads at all may read the results of an owner's run."""
+    """Whether a user whose role may read runs may read the results of this owner's run."""
     return shared or role is Role.ADMIN or name == owner
 
 

@@ -1,8 +1,8 @@
-"""Arguments of `fedpilot cluster` and `fedpilot job` that sites take, and their exit codes.
+"""Which arguments of `fedpilot cluster` and `fedpilot job` sites accept, and the exit codes.
 
-Both ends check: the user's command, to fail early, and the site's agent, which trusts no caller.
-The command runs under the agent's account. So it may name no other Ray cluster or mediator, where
-that account may have more rights than the user, and no files, which would be the agent's.
+Both ends check: the user's command to fail early, the site's agent because it trusts no caller. The
+command runs under the agent's account, so it must not name files, or another Ray cluster or
+mediator, where that account may have more rights than the user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 DASHES = "--"
-"""What follows belongs to another program."""
+"""The arguments after it belong to another program."""
 OWN_RAY = frozenset({"--address", "--auth-mode"})
 OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
 FLAGS = frozenset(
@@ -32,20 +32,16 @@ FLAGS = frozenset(
 )
 """The options of these commands that take no value."""
 OUT_OF_TIME = 124
-"""The exit code of a command that was ended at its deadline, as of timeout(1)."""
+"""The exit code of a command that was ended at its deadline, like that of timeout(1)."""
 UNANSWERED = 4
 FAILED = 1
 KNOWN = frozenset({0, 1, 2, 3, 4, 130})
-"""The exit codes that commands have."""
 ATTACH_S = 15.0
-"""Time that a command needs beside `--wait`: to find its Ray, and to answer."""
+"""Seconds that a command needs beside `--wait`, to find its Ray and to answer."""
 
 
 def objection(arguments: Sequence[str]) -> str:
-    """Why a site does not take a command's arguments, and what to do; empty if it takes all.
-
-    Every place where an option may be is examined, also the value of another.
-    """
+    """Say why a site refuses arguments, or ""; even the values of options count as options."""
     own = before_dashes(arguments)
     last = own[-1] if own and len(own) < len(arguments) else ""
     if last.startswith("-") and "=" not in last and last not in FLAGS:
@@ -81,7 +77,7 @@ def _no_files(where: str, path: str) -> str:
 
 
 def _paths(text: str) -> list[tuple[str, str]]:
-    """The places that a runtime environment names; none for malformed JSON."""
+    """The code locations in a runtime environment; none for malformed JSON."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -98,13 +94,13 @@ def _is_uri(text: str) -> bool:
 
 
 def before_dashes(arguments: Sequence[str]) -> Sequence[str]:
-    """The arguments that are fedpilot's own."""
+    """The arguments before `--`, which are fedpilot's own."""
     words = list(arguments)
     return words[: words.index(DASHES)] if DASHES in words else words
 
 
 def longest_wait(arguments: Sequence[str]) -> float:
-    """The longest `--wait` of a command in seconds; 0 without one, or for no number."""
+    """The longest `--wait` of a command in seconds; 0 if there is none or it is no number."""
     longest = 0.0
     for word, following in pairwise([*before_dashes(arguments), ""]):
         name, equals, value = word.partition("=")
@@ -117,7 +113,7 @@ def longest_wait(arguments: Sequence[str]) -> float:
 
 
 def too_long(arguments: Sequence[str], deadline_s: float) -> str:
-    """Why a command's `--wait` does not fit into a deadline; empty if it does."""
+    """Say why a command's `--wait` exceeds a deadline; empty if it fits."""
     most = max(0.0, deadline_s - ATTACH_S)
     if (asked := longest_wait(arguments)) <= most:
         return ""
@@ -128,7 +124,7 @@ def too_long(arguments: Sequence[str], deadline_s: float) -> str:
 
 
 def exit_code_here(code: int) -> int:
-    """A site's exit code as one of those that commands have."""
+    """Map a site's exit code to one of `KNOWN`."""
     if code == OUT_OF_TIME:
         return UNANSWERED
     return code if code in KNOWN else FAILED

@@ -1,4 +1,4 @@
-"""What a run wants of a site, for the site's policy to decide on."""
+"""What a run wants of a site: the facts that the site's policy decides on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Simulated:
     loader: str
     """A name of fedpilot's own, or `module:function`."""
     reads: tuple[str, ...] = ()
-    """The files and folders that its options name, absolute, links followed."""
+    """The files and folders that its options name, as absolute paths with links resolved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,21 +21,21 @@ class Wants:
     """What a run wants of a site, computed at the site from the run's own spec."""
 
     user: str = ""
-    """As in the certificate that the run was submitted with; empty if unknown."""
+    """The name in the submitter's certificate; empty if unknown."""
     role: str = ""
     datasets: tuple[str, ...] = ()
-    """Declared data sets that it trains on; none for a simulation."""
+    """The declared data sets that it trains on; none for a simulation."""
     simulated: Simulated | None = None
     """The data of a simulation; None for declared data, or if unknown."""
     model: str = ""
     code_digest: str = ""
-    """SHA-256 of the user modules that are installed at the site; empty if it names none."""
+    """SHA-256 of the installed user modules that it names; empty if it names none."""
     installed_code: tuple[str, ...] | None = None
-    """Names that it uses of those, `module:name`, except harmless ones; None if unknown."""
+    """The names, `module:name`, that it uses from them, except harmless ones; None if unknown."""
     brought_code: str = ""
-    """SHA-256 of the user modules that come with it; empty if it brings none."""
+    """SHA-256 of the user modules that it brings; empty if it brings none."""
     vnodes: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
-    """Of one vnode, in Ray's words."""
+    """Resources of one vnode, by Ray's names."""
     cohort: int | None = None
-    """The most clients of this site in one round; None if unknown in advance."""
+    """The most clients of this site in a round; None if unknown in advance."""

@@ -1,1 +1,1 @@
-"""Who is connected: limits of connections, authorization, and the sessions of sites."""
+"""Connections to the mediator: their limits, authorization, and the sessions of sites."""

@@ -1,8 +1,8 @@
 """Guard: authorizes and audits calls, and turns errors into gRPC codes.
 
-Every caller shows a certificate that the authority has signed and not revoked, and whose role may
-make the call. Requests are parsed here, so that a malformed one is refused, and logged, like any
-other. Calls that change something are audited.
+Every caller shows a certificate that the authority has signed and not revoked, with a role that may
+make the call. Requests are parsed here, so malformed ones are refused and logged like others. Calls
+that change something are audited.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ log = logging.getLogger(__name__)
 Call = Callable[..., Any]
 FULL = "the mediator's disk is full; what runs waits until it has room"
 LONGEST_REASON = 1_000
-"""Characters of a refusal, as the caller and the log get it."""
+"""Characters of a refusal that the caller and the log get."""
 FIRST_S = 30.0
 """How long the first message of a stream may take."""
 FOLLOWED = frozenset({Act.FOLLOW_RUN, Act.RUN_LOG})
-"""Streams that a client asks for again every few minutes."""
+"""Streams that clients reopen every few minutes."""
 NOTED_S = 3_600.0
-"""Such a stream is audited once in so long."""
+"""Such a stream is audited once per this many seconds."""
 MOST_NOTED = 10_000
 SHOWN = 100
-"""Characters of a field that the audit log shows."""
+"""Longer fields appear in the audit log as their length only."""
 
 
 class TooManyCalls(MediatorError):
-    """A caller has the most calls open that it may have."""
+    """A caller has as many calls open as it may have."""
 
     def __init__(self, who: str, most: int) -> None:
         super().__init__(who, most)
@@ -106,7 +106,7 @@ _CODES: tuple[
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
-    """The code that a call ends with when it fails by this error."""
+    """The gRPC code for a call that fails with this error."""
     if is_full(error):
         return grpc.StatusCode.UNAVAILABLE
     for kinds, code in _CODES:
@@ -117,7 +117,7 @@ def code_of(error: BaseException) -> grpc.StatusCode:
 
 @dataclass(eq=False)
 class Guard:
-    """Admits callers, one call at a time."""
+    """Admits callers, call by call."""
 
     _authority: Authority
     _database: Database
@@ -126,10 +126,10 @@ class Guard:
     """Called with the address of each caller whose certificate is valid."""
     _open: OpenCalls = field(default_factory=OpenCalls)
     _noted: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
-    """When streams of results were last audited; the oldest first."""
+    """When streams of results were last audited, oldest first."""
 
     def peer(self, context: Any) -> Peer:
-        """The caller. Count the call as open until it ends: ask once. PeerRefused, TooManyCalls."""
+        """Identify a call's caller, once, and count the call. PeerRefused, TooManyCalls."""
         peer = peer_of(context)
         if objection := self.objection(peer):
             raise PeerRefused(objection)
@@ -142,7 +142,7 @@ class Guard:
         return peer
 
     def objection(self, peer: Peer) -> str:
-        """Why a certificate that was admitted no longer is; empty if it still is."""
+        """Say why a certificate is no longer valid; empty if it still is."""
         return self._authority.objection(peer.serial, time.time())
 
     def admit(self, context: Any, act: Act) -> Peer:
@@ -157,8 +157,8 @@ class Guard:
     ) -> grpc.GenericRpcHandler:
         """Serve a service's methods, or `only` some, by methods of the same names in snake case.
 
-        They are called with the request and the caller. Those of streams of requests get the first
-        one and the bytes of the others, or a session the bytes of all, and the context.
+        They get the request and the caller. With a stream of requests they get the first one and
+        the bytes of the others (a session: the bytes of all), the context and the caller.
         """
         made = {
             method.name: self._handler(method, _implemented(snake(method.name), implementations))
@@ -180,7 +180,7 @@ class Guard:
         raise TypeError(f"{method.full_name} is of a kind that no service has")
 
     def guarded(self, method: MethodDescriptor, act: Call) -> Call:
-        """A method as gRPC calls it, around an implementation as in `handlers`."""
+        """Wrap an implementation as in `handlers` for gRPC."""
         name = Act(snake(method.name))
         kind = GetMessageClass(method.input_type)
 
@@ -212,7 +212,7 @@ class Guard:
                 except Exception as error:
                     outcome = str(error)
                     raise
-                finally:  # before the caller hears of it: it is on disk by then
+                finally:  # on disk before the caller gets its answer
                     if name is not Act.SESSION:
                         await self._audit(name, request, peer, outcome)
             except Exception as error:
@@ -243,16 +243,16 @@ class Guard:
         return answers if method.server_streaming and not method.client_streaming else answer
 
     async def _audit(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
-        """Audit a call that a viewer may not make, done or refused. StoreError."""
+        """Audit a call, done or refused, that a viewer may not make. StoreError."""
         act = name if request is None else _act_of(name, request)
         if peer is None or may(Role.VIEWER, act):
             return
         if peer.role is Role.SITE and (request is None or may(Role.SITE, act)):
-            return  # the usual calls of sites, and bytes that ask for nothing
+            return  # usual calls of sites, and requests that could not be read
         await self._record(peer, act, _shown(request), outcome)
 
     async def _audit_read(self, name: Act, request: Any, peer: Peer | None, outcome: str) -> None:
-        """Audit a call that reads a run's results, or was refused, before it reads anything."""
+        """Audit a call that reads a run's results, or its refusal, before it reads anything."""
         if peer is None or name not in AUDITED_READS:
             return
         what = _shown(request)
@@ -268,7 +268,7 @@ class Guard:
         await self._record(peer, name, what, outcome)
 
     async def _record(self, peer: Peer, act: Act, what: str, outcome: str) -> None:
-        """Write an entry, even if the caller leaves meanwhile."""
+        """Write an entry, even if the caller disconnects meanwhile."""
         entry = AuditEntry(
             at=time.time(),
             who=peer.name,
@@ -284,43 +284,43 @@ class Guard:
         try:
             await self._database.ask(record, entry)
         except StoreAway:
-            self._database.write(record, entry)  # the caller is told that it was not done
+            self._database.write(record, entry)  # the caller gets a refusal
             raise
 
 
 async def refuse(context: Any, act: str, error: Exception, peer: Peer | None) -> NoReturn:
-    """End a call by an error, and log it; an unexpected one with its traceback."""
+    """End a call with an error, and log it; an unexpected error is logged with its traceback."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
     code = code_of(error)
     who = f"{peer.name} ({peer.role})" if peer else "a stranger"
     if is_full(error):
-        log.debug("refused %s of %s: %s", act, who, error)  # the log has said it once
+        log.debug("refused %s of %s: %s", act, who, error)  # logged once already
         text = FULL
     elif code is grpc.StatusCode.INTERNAL and not isinstance(error, MediatorError):
         log.error("%s of %s at %s failed", act, who, context.peer(), exc_info=error)
         text = f"{act} failed in the mediator: its log tells more"
     else:
         text = " ".join(str(error).split())[:LONGEST_REASON]
-        level = logging.DEBUG if isinstance(error, StoreAway) else logging.WARNING  # said once
+        level = logging.DEBUG if isinstance(error, StoreAway) else logging.WARNING  # logged once
         log.log(level, "refused %s of %s at %s: %s: %s", act, who, context.peer(), code.name, text)
     try:
         await context.abort(code, text)
     except grpc.aio.InternalError as gone:
-        # The caller has just left: gRPC would log a traceback.
+        # The caller has just disconnected: gRPC would log a traceback.
         raise asyncio.CancelledError(f"{who} has left") from gone
     raise AssertionError("abort does not return")
 
 
 def _implemented(name: str, implementations: tuple[object, ...]) -> Call:
-    """The method of that name, which exactly one of the objects has."""
+    """The method `name`, which exactly one of the objects must have."""
     found: list[Call] = [getattr(each, name) for each in implementations if hasattr(each, name)]
     (only,) = found
     return only
 
 
 def _act_of(name: Act, request: Any) -> Act:
-    """The act of a request: its method's, or a milder one that its arguments name."""
+    """The act of a request: its method's, or a milder one because of its arguments."""
     match name:
         case Act.CHANGE_SITE if isinstance(request, pb.ChangeSiteRequest):
             return act_of_change(request.change)

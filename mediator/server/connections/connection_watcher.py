@@ -1,8 +1,8 @@
 """ConnectionWatcher: closes the connections to a mediator's ports that exceed its limits.
 
-gRPC accepts connections and reads their bytes itself. Twice a second the watcher looks at the
-sockets of this process, and shuts down those that `core/connection_limits.py` names. Linux reports
-the connections that ended in between, with their peers (`sock_diag`); elsewhere they are missed.
+gRPC itself accepts connections and reads their bytes. Twice a second the watcher examines the
+sockets of this process and shuts down those that `core/connection_limits.py` selects. Linux reports
+connections that ended in between, with their peers (`sock_diag`); other systems do not.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 LINE_S = 60.0
-"""The log has a line about strangers at most so often."""
+"""The shortest time between two log lines about strangers."""
 FORGET_S = 60.0
-"""So long an admitted call is remembered after its connection was last seen."""
+"""How long an admitted call is remembered after its connection was last seen."""
 MOST_DESCRIPTORS = 1 << 16
-"""Enough for any mediator; some programs loop over all descriptors that they may have."""
+"""A bound, since some programs loop over all descriptors that they may have."""
 FOLDER = "/proc/self/fd"
 
 
 def raise_descriptors() -> int:
-    """Raise the limit on descriptors as far as the system permits; the limit then."""
+    """Raise the limit on descriptors as far as the system permits; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -53,7 +53,7 @@ def raise_descriptors() -> int:
 
 
 def descriptors() -> int:
-    """How many descriptors this process may have now."""
+    """The limit on this process's descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
@@ -62,12 +62,12 @@ def descriptors() -> int:
 class _Socket:
     inode: int
     peer: PeerAddress | None
-    """None if it is no connection to our ports."""
+    """None if it is not a connection to the watched ports."""
     since: float
 
 
 class ConnectionWatcher:
-    """The connections of one mediator, used within one event loop."""
+    """Watches the connections of one mediator, within one event loop."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
@@ -80,14 +80,14 @@ class ConnectionWatcher:
         self._ended: list[PeerAddress] = []
         self._turned_away = TurnedAway()
         self._shut_down: dict[PeerAddress, float] = {}
-        """When connections were shut down: their end is counted already."""
+        """When connections were shut down; their ends are counted already."""
         self._said_at = clock() - LINE_S
         self._kernel: socket.socket | None = None
 
     # -- facts that others report -----------------------------------------------------------------
 
     def admitted(self, peer: str) -> None:
-        """A call was admitted from this peer, as gRPC names it."""
+        """Record that a call was admitted from this peer, as gRPC names it."""
         if (found := peer_named(peer)) is not None:
             self._known[found] = self._clock()
 
@@ -102,7 +102,7 @@ class ConnectionWatcher:
         asyncio.get_running_loop().add_reader(self._kernel, self._hear, self._kernel)
 
     def close(self) -> None:
-        """Stop watching, and log what was not logged yet."""
+        """Stop watching, and log the remaining counts."""
         if self._kernel is not None:
             self._hear(self._kernel)
             asyncio.get_running_loop().remove_reader(self._kernel)
@@ -118,13 +118,12 @@ class ConnectionWatcher:
             except BlockingIOError:
                 return
             except OSError:
-                continue  # it had more to say than it could keep
+                continue  # the kernel's buffer has overflowed
             self._ended += [peer for port, peer in ended_in(data) if port in self._ports]
 
     # -- looking ----------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Look until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -134,7 +133,7 @@ class ConnectionWatcher:
                 await asyncio.sleep(LINE_S)
 
     def look(self) -> None:
-        """Close the connections that exceed the limits, and log them once in a while."""
+        """Close the connections that exceed the limits; log them every LINE_S seconds."""
         now = self._clock()
         self._count_ended()
         self._see(now)
@@ -165,7 +164,7 @@ class ConnectionWatcher:
                 self._turned_away.count(peer.address, Why.LEFT)
 
     def _see(self, now: float) -> None:
-        """Find the open connections; only new inodes are examined."""
+        """Find the open sockets; examine only new inodes."""
         sockets: dict[int, _Socket] = {}
         for name in os.listdir(FOLDER):
             descriptor = int(name)
@@ -181,7 +180,7 @@ class ConnectionWatcher:
         self._sockets = sockets
 
     def _peer_of(self, descriptor: int) -> PeerAddress | None:
-        """The peer of a connection to one of our ports; None for any other socket."""
+        """The peer of a connection to a watched port; None for any other socket."""
         try:
             with _copy(descriptor) as copy:
                 if copy.family not in (socket.AF_INET, socket.AF_INET6):
@@ -191,10 +190,10 @@ class ConnectionWatcher:
                 host, port, *_ = copy.getpeername()
                 return PeerAddress(plain_address(host), port)
         except (OSError, ValueError):
-            return None  # it listens, or is closed just now
+            return None  # it listens, or has just closed
 
     def _shut(self, descriptor: int) -> bool:
-        """Shut down the connection that was seen under a descriptor, unless it has another now."""
+        """Shut down the connection seen under a descriptor, unless the descriptor was reused."""
         seen = self._sockets.pop(descriptor)
         with suppress(OSError), _copy(descriptor) as copy:
             if os.fstat(copy.fileno()).st_ino == seen.inode:
@@ -212,7 +211,7 @@ class ConnectionWatcher:
 
 
 def _copy(descriptor: int) -> socket.socket:
-    """A descriptor of our own for the same socket, which gRPC cannot close meanwhile."""
+    """Duplicate the descriptor, so that gRPC cannot close it meanwhile."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)
@@ -226,14 +225,14 @@ def _copy(descriptor: int) -> socket.socket:
 _SOCK_DIAG, _SOL_NETLINK, _ADD_MEMBERSHIP = 4, 270, 1
 _TCP_DESTROYED, _TCP6_DESTROYED = 1, 3
 _HEAD = struct.Struct("=IHHII")
-"""Of a netlink message: its length, kind, flags, number and sender."""
+"""A netlink message's length, kind, flags, number and sender."""
 _IDS = struct.Struct("!4xHH16s16s")
-"""Of an `inet_diag_msg`: family, state and timers left out; ports and addresses, ours first."""
+"""An `inet_diag_msg` without family, state and timers: ports and addresses, local first."""
 _DIAG_BY_FAMILY = 20
 
 
 def _kernel_tells() -> socket.socket:
-    """A socket on which Linux reports TCP connections that end; OSError elsewhere."""
+    """Open a socket on which Linux reports TCP connections that end; OSError elsewhere."""
     family: Any = getattr(socket, "AF_NETLINK", None)
     if family is None:
         raise OSError("this system has no sock_diag")
@@ -250,7 +249,7 @@ def _kernel_tells() -> socket.socket:
 
 
 def ended_in(data: bytes) -> list[tuple[int, PeerAddress]]:
-    """The connections that ended, from the kernel's bytes: our port and the peer of each."""
+    """Parse the kernel's bytes: the local port and the peer of each connection that ended."""
     found, at = [], 0
     while at + _HEAD.size + _IDS.size <= len(data):
         length, kind, *_ = _HEAD.unpack_from(data, at)

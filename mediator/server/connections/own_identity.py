@@ -1,8 +1,8 @@
 """OwnIdentity: a mediator's authority and certificate, made at its first start and renewed later.
 
-A new authority issues its first admin, once: credentials that were moved elsewhere, as they should
-be, are not issued again. A start renews the mediator's certificate, for the same key. A certificate
-that cannot be renewed is warned of long before it ends.
+A new authority issues the first admin's credentials once; they should be moved elsewhere and are
+not issued again. A start renews the mediator's certificate if due, for the same key. The log warns
+long before a certificate that cannot be renewed expires.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from ...identity.certificates import DAY_S, day
 from ..settings import ServerSettings
 
 NAME, ADMIN = "mediator", "admin"
-"""The names in the server's own certificate, and in its first user's."""
 DUE = 2 / 3
-"""The part of its life after which the next start renews the mediator's certificate."""
+"""The part of the certificate's life after which a start renews it."""
 WARNED_S = 30 * DAY_S
 AUTHORITY_WARNED_S = 365 * DAY_S
-"""How long before an end the log warns; a new authority means work at every site."""
+"""How long before expiry the log warns; a new authority means work at every site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +32,12 @@ class OwnIdentity:
     authority: Authority
     credentials: Credentials
     made: tuple[str, ...]
-    """What this start has made or renewed, in words."""
+    """What this start made or renewed, in words."""
     admin: Path | None
-    """The folder of the admin's credentials, if this start has made them."""
+    """The folder of the admin's credentials, if this start made them."""
 
     def warnings(self, now: float) -> list[str]:
-        """The certificates that end before long, and what to do."""
+        """Describe the certificates that expire soon, and what to do."""
         found, own = [], self.credentials.identity
         if self.authority.expires_at - now < AUTHORITY_WARNED_S:
             found.append(
@@ -54,7 +53,7 @@ class OwnIdentity:
 
 
 def own_identity(settings: ServerSettings, hosts: Sequence[str], now: float) -> OwnIdentity:
-    """A mediator's identity, made or renewed as needed. IdentityError.
+    """Open a mediator's identity, making or renewing its parts as needed. IdentityError.
 
     `hosts` go into a new certificate; a renewed one keeps its own.
     """
@@ -85,7 +84,7 @@ def own_identity(settings: ServerSettings, hosts: Sequence[str], now: float) -> 
 
 
 def _renewed(authority: Authority, credentials: Credentials, now: float) -> Credentials | None:
-    """The mediator's credentials, renewed; None if not due, or refused."""
+    """Renew the mediator's credentials; None if not due, or refused."""
     own = credentials.identity
     if now < own.begins_at + DUE * (own.expires_at - own.begins_at):
         return None

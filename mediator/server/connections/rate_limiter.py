@@ -1,4 +1,4 @@
-"""Limits on what one peer may use: messages per second, open calls, and lines of the log."""
+"""Limits for one peer: messages per second, open calls, and log lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 
 LINES_AT_ONCE, LINES_PER_S = 30.0, 0.1
-"""Lines of one kind in the log: 360 an hour, less than 100 kB, after the first 30."""
+"""Log lines of one kind: 360 an hour, less than 100 kB, after the first 30."""
 MOST_KINDS = 1_000
 
 
@@ -19,7 +19,7 @@ class RateLimiter:
         self._tokens, self._at = at_once, now
 
     def pause_s(self, now: float) -> float:
-        """Count one message; seconds to wait before the next one is read."""
+        """Count one message; return the seconds to wait before reading the next."""
         filled = self._tokens + (now - self._at) * self._per_s
         self._tokens, self._at = min(self._at_once, filled) - 1, now
         return max(0.0, -self._tokens / self._per_s)
@@ -30,13 +30,13 @@ class RateLimiter:
 
 
 class OpenCalls:
-    """How many calls each caller has open."""
+    """Counts each caller's open calls."""
 
     def __init__(self) -> None:
         self._open: Counter[Hashable] = Counter()
 
     def begin(self, caller: Hashable, most: int) -> bool:
-        """Count a call, unless the caller has `most` open already; whether it was counted."""
+        """Count a call unless the caller has `most` open already; return whether it was counted."""
         if self._open[caller] >= most:
             return False
         self._open[caller] += 1
@@ -49,10 +49,7 @@ class OpenCalls:
 
 
 class LogPace(logging.Filter):
-    """Bounds the rate of log lines of one kind, and counts in the next line those left out.
-
-    A kind is one place in the code.
-    """
+    """Limits the log lines of one place in the code; the next line counts those left out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -60,7 +57,7 @@ class LogPace(logging.Filter):
         self._kinds: OrderedDict[Hashable, tuple[RateLimiter, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this line is written."""
+        """Decide whether this line is written."""
         kind, now = (record.name, record.levelno, str(record.msg)), self._clock()
         pacing, left_out = self._kinds.pop(kind, (RateLimiter(LINES_PER_S, LINES_AT_ONCE, now), 0))
         written = not pacing.pause_s(now)

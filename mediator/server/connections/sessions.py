@@ -1,8 +1,8 @@
 """SiteService.Session: one conversation with a site's agent, from its hello to its farewell.
 
-The hello comes first and in time, and names a protocol that is understood and the site of the
-certificate. A repeated or missing message number ends the session. A site that sends too much is
-read more slowly; one that begins too many sessions waits. Unknown fields are logged once.
+The hello must come first and in time, and name a known protocol and the site of the certificate. A
+repeated or missing message number ends the session. A site that sends too fast is read more slowly;
+one that begins too many sessions waits. Unknown fields are logged once.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from .rate_limiter import RateLimiter
 log = logging.getLogger(__name__)
 
 LARGEST_DATA = 4 << 20
-"""Bytes of what a site may disclose of its data."""
+"""Bytes that a site may disclose about its data."""
 LARGEST_ANSWER = LARGEST_HEADER + (256 << 10)
-"""Bytes of an answer: the header of a payload, or an error; its tensors come as a blob."""
+"""Bytes of an answer: a payload's header, or an error; tensors come as a blob."""
 
 
 class SiteSession:
@@ -61,13 +61,13 @@ class SiteSession:
         self._numbers = Numbering()
 
     def send(self, message: pb.ToSite) -> None:
-        """Number it and send it; what does not fit any more ends the session."""
+        """Number and send a message; an overflow ends the session."""
         message.number = self._numbers.next()
         if not self.outbox.put(message) and self.outbox.overflowed:
             log.warning("site %s takes its messages too slowly: its session ends", self.name)
 
     def end(self, reason: str, *, final: bool) -> None:
-        """Say farewell; nothing is sent after it."""
+        """Send a farewell, and nothing after it."""
         if not self.outbox.closed:
             log.info("the session of site %s ends: %s", self.name, reason)
             self.send(pb.ToSite(farewell=pb.Farewell(reason=reason, final=final)))
@@ -76,7 +76,7 @@ class SiteSession:
 
 @dataclass(eq=False)
 class SiteSessions:
-    """Serves `Session`; the blobs of SiteService are served beside it."""
+    """Serves `Session`; other handlers serve the blobs of SiteService."""
 
     _settings: ServerSettings
     _clock: Callable[[], float]
@@ -86,10 +86,10 @@ class SiteSessions:
     _named: set[str] = field(default_factory=set)
     """Unknown fields that were logged."""
     _beginning: dict[str, RateLimiter] = field(default_factory=dict)
-    """The rates at which sites begin sessions, by the names in their certificates."""
+    """Limits the rate at which each site begins sessions, by the name in its certificate."""
 
     async def session(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Converse until either side ends it."""
+        """Serve one session until either side ends it."""
         numbers, settings = Numbering(), self._settings
         pacing = self._beginning.get(peer.name)
         if pacing is None:
@@ -130,7 +130,7 @@ class SiteSessions:
             await asyncio.gather(writing, reading, return_exceptions=True)
 
     def _begun(self, message: pb.FromSite, peer: Peer, nbytes: int) -> SiteSession:
-        """The session that a first message begins; raises what is wrong with the message."""
+        """Begin a session with its first message; BadMessage, NotPermitted or ProtocolRefused."""
         if message.WhichOneof("content") != "hello":
             raise BadMessage("a session begins with a hello")
         hello = message.hello
@@ -189,7 +189,7 @@ class SiteSessions:
         match message.WhichOneof("content"):
             case "heartbeat":
                 if objection := self._guard.objection(peer):
-                    # A site whose certificate ran out may have another one by now.
+                    # A site whose certificate expired may have a new one by now.
                     session.end(objection, final=peer.expires_at > time.time())
                     return
                 beat = message.heartbeat
@@ -216,7 +216,7 @@ class SiteSessions:
             case "hello":
                 raise BadMessage("a session has one hello, at its beginning")
             case _:
-                self._accounting.session(name, Direction.FROM_SITE, nbytes)  # of a newer protocol
+                self._accounting.session(name, Direction.FROM_SITE, nbytes)  # from a newer protocol
 
     def _message(self, data: bytes, numbers: Numbering) -> pb.FromSite:
         message: pb.FromSite = parsed(pb.FromSite, data)
@@ -233,7 +233,7 @@ class SiteSessions:
 
 
 def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
-    """The answer, or a failure in the place of one that fits into no message to a coordinator."""
+    """The answer, or a failure if it is too large for a message to a coordinator."""
     size = answer.ByteSize()
     if size <= LARGEST_ANSWER:
         return answer
@@ -242,7 +242,7 @@ def passable(site: SiteName, answer: pb.Answer) -> pb.Answer:
 
 
 def _check_data(data_json: str) -> None:
-    """BadMessage unless a site discloses its data as a JSON object, or not at all."""
+    """Raise BadMessage unless the text is empty or a JSON object of legal size."""
     if not data_json:
         return
     if len(data_json.encode()) > LARGEST_DATA:

@@ -1,1 +1,1 @@
-"""Sites as the mediator sees them, and orders on their way to them and back."""
+"""The mediator's view of sites, and the orders to them and their answers."""

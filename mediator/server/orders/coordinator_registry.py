@@ -1,4 +1,4 @@
-"""CoordinatorRegistry: the runs that go on, and the coordinators that are attached."""
+"""CoordinatorRegistry: the runs in progress, and the attached coordinators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 Line = Outbox[pb.ToCoordinator]
 STEP_S = 1.0
-"""Seconds between two looks at whether a coordinator has sent something."""
+"""Seconds between two checks whether a coordinator has sent something."""
 
 
 class CoordinatorRegistry:
@@ -23,12 +23,12 @@ class CoordinatorRegistry:
         self._going_on: set[RunId] = set()
         self._lines: dict[RunId, Line] = {}
         self._heard: set[RunId] = set()
-        """The runs whose coordinators have sent something since the last look."""
+        """The runs whose coordinators have sent something since the last check."""
         self._changed = asyncio.Event()
 
     @property
     def going_on(self) -> frozenset[RunId]:
-        """The runs that have a coordinator, or will have one again in a moment."""
+        """The runs that have a coordinator, or soon will again."""
         return frozenset(self._going_on)
 
     def begin(self, run: RunId) -> None:
@@ -54,7 +54,7 @@ class CoordinatorRegistry:
         changed.set()
 
     def attach(self, run: RunId, line: Line) -> None:
-        """Make this the coordinator of a run; the one before gets no more messages."""
+        """Attach a run's coordinator; the previous one gets no more messages."""
         before = self._lines.pop(run, None)
         if before is not None:
             before.close()
@@ -62,11 +62,11 @@ class CoordinatorRegistry:
         self._tell_changed()
 
     def heard(self, run: RunId) -> None:
-        """Note that the coordinator of a run has sent a message of any kind."""
+        """Record that the coordinator of a run has sent a message of any kind."""
         self._heard.add(run)
 
     async def falls_silent(self, run: RunId, *, attach_s: float, alive_s: float) -> str:
-        """Wait until a coordinator is unattached, or sends nothing, for so long; which, in words.
+        """Wait until a coordinator is unattached or silent for too long; say which.
 
         Counts steps, not seconds: time in which this process stood still is not silence.
         """
@@ -83,19 +83,19 @@ class CoordinatorRegistry:
         return f"was not attached for {attach_s:g} s"
 
     def detach(self, run: RunId, line: Line) -> bool:
-        """Forget a coordinator that has gone; whether it was the attached one."""
+        """Remove a coordinator that has disconnected; return whether it was the attached one."""
         if self._lines.get(run) is not line:
             return False
         del self._lines[run]
         return True
 
     def tell(self, run: RunId, message: pb.ToCoordinator) -> bool:
-        """Send a message to a run's coordinator; whether one is there to get it."""
+        """Send a message to a run's coordinator; return whether it was queued."""
         line = self._lines.get(run)
         return line is not None and line.put(message)
 
     def tell_in_passing(self, run: RunId, message: pb.ToCoordinator) -> bool:
-        """Send a message that may be lost, unless many others wait; whether it was sent."""
+        """Send a dispensable message, unless many others wait; return whether it was queued."""
         line = self._lines.get(run)
         return line is not None and not line.crowded and line.put(message)
 

@@ -1,7 +1,7 @@
-"""OrderBlobs: keeps the blobs of orders and answers for as long as the orders are open.
+"""OrderBlobs: keeps the blobs of orders and answers while the orders are open.
 
-An order may come with a blob. Its answer may bring another, which is kept from the site's offer on.
-A blob that is let go is removed, unless another order needs it.
+An order may come with a blob. Its answer may bring another, kept from the site's offer on. A blob
+that no order needs any more is removed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from ...wire.references import Keeping
 
 @dataclass(slots=True)
 class _Kept:
-    """The blobs of one order."""
-
     sent: str = ""
     """Digest of the blob that the order comes with."""
     brought: str = ""
     """Digest of the blob that its answer brings, once the site has offered it."""
     brought_bytes: int = 0
     moving_at: float | None = None
-    """While a blob crosses the link: when it set out, or last got further."""
+    """While a blob crosses the link: when it started, or last progressed."""
 
 
 class OrderBlobs:
@@ -40,14 +38,14 @@ class OrderBlobs:
         )
 
     def keep(self, site: SiteName, id: OrderId, digest: str) -> bool:
-        """Keep the blob that an order comes with; whether the store has it."""
+        """Keep the blob that an order comes with; return whether the store has it."""
         kept = self._kept[site][id]
         if not kept.sent and self._keeping.keep_again(digest):
             kept.sent = digest
         return bool(kept.sent)
 
     def expect(self, site: SiteName, id: OrderId, blob: Blob) -> None:
-        """Keep the blob of an order's answer, here or still to come, in the place of another."""
+        """Keep the blob of an order's answer, present or not, in place of any other."""
         kept = self._kept[site][id]
         if kept.brought != blob.digest:
             self._store.pin(blob.digest)
@@ -69,19 +67,19 @@ class OrderBlobs:
         return next(found, None)
 
     def set_out(self, site: SiteName, id: OrderId) -> None:
-        """A blob of an order begins to cross the site's link, unless one is on its way."""
+        """Record that a blob of an order starts across the site's link, unless one is under way."""
         kept = self._kept[site][id]
         if kept.moving_at is None:
             kept.moving_at = self._clock()
 
     def got_further(self, site: SiteName, id: OrderId) -> float | None:
-        """Seconds since the blob under way set out or last got further; None if none was."""
+        """Record progress; return the seconds since the last; None if no blob moved."""
         kept, now = self._kept[site][id], self._clock()
         began, kept.moving_at = kept.moving_at, now
         return None if began is None else now - began
 
     def arrived(self, site: SiteName, id: OrderId) -> float | None:
-        """The blob under way is across: the seconds that are left to count; None if none was."""
+        """Record the arrival; return the seconds since the last progress; None if no blob moved."""
         kept = self._kept[site][id]
         began, kept.moving_at = kept.moving_at, None
         return None if began is None else self._clock() - began

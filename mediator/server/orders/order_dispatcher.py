@@ -1,7 +1,7 @@
-"""OrderDispatcher: sends orders to sites and their answers back, and tracks what runs hold there.
+"""OrderDispatcher: sends orders to sites and answers back, and tracks what runs hold at sites.
 
-`site_orders.py` decides what is open and what an answer means, and `order_blobs.py` keeps the
-blobs. The dispatcher has the effects: it sends, tells coordinators and counts bytes.
+`SiteOrders` (`site_table.py`) decides which orders are open and what an answer means; `OrderBlobs`
+keeps the blobs. The dispatcher has the effects: it sends messages and counts bytes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 RELEASE = "release"
 """The key of the order that ends a run's part at a site."""
 EVENTS = "events"
-"""The purpose that a site's messages beside its answers are booked under."""
+"""The purpose under which a site's messages other than answers are booked."""
 LARGEST_HAPPENED = 256 << 10
-"""Bytes of one such message that are passed on."""
+"""Larger messages of this kind are dropped. Bytes."""
 
 
 class ForgetUploads(Protocol):
-    """Refuses uploads from now on: of a run, of its part at one site, or of one order."""
+    """Refuse uploads from now on: for a run, its part at one site, or one order."""
 
     def __call__(self, run: str, *, site: str = "", key: str = "") -> None: ...
 
@@ -55,15 +55,15 @@ class OrderDispatcher:
     _blobs: BlobStore
     _order_blobs: OrderBlobs
     _moved: Callable[[SiteEntry], None]
-    """Called with each site whose link bytes of a blob have crossed."""
+    """Called with a site when bytes of a blob have crossed its link."""
     _commands: dict[OrderId, asyncio.Future[pb.Answer]] = field(default_factory=dict)
     forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
-    """Called when the blobs of a run, or of one order, are not needed any more."""
+    """Called when the blobs of a run or an order are no longer needed."""
 
     # -- sessions and losses of sites -------------------------------------------------------------
 
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
-        """A session has begun: compare the site's open orders with those here."""
+        """Compare the orders that a site holds with the open ones when its session begins."""
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
         found = entry.orders.connected(held, lambda id: self._attached.goes_on(id.run), ADOPTED)
         for released in found.released:
@@ -74,10 +74,7 @@ class OrderDispatcher:
         self._claimed(entry, said)
 
     def _claimed(self, entry: SiteEntry, runs: set[RunId]) -> None:
-        """Take a site's word for the runs that hold something there, until it says otherwise.
-
-        So a mediator that was restarted learns of holdings that it does not know.
-        """
+        """Accept a site's list of the runs that hold something, for a mediator that restarted."""
         for run in entry.claimed - runs:
             entry.holding.pop(run, None)
             entry.owed.discard(run)
@@ -90,7 +87,7 @@ class OrderDispatcher:
                 entry.holding.setdefault(run, 0)
 
     def lost(self, entry: SiteEntry) -> None:
-        """A site is lost: fail its open orders, and owe it a release for each run."""
+        """Fail the open orders of a lost site, and owe it a release for each run."""
         failure = told(SiteLost(entry.name, entry.standing.reason))
         for order in entry.orders.given_up(failure):
             self._let_go(entry, order.key)
@@ -101,7 +98,7 @@ class OrderDispatcher:
     def collect(self, entry: SiteEntry) -> None:
         """Ask a site to release what runs left there; repeated until it confirms.
 
-        Not for a run that goes on at a site that was lost and is open again: it takes part again.
+        A run in progress is skipped if the site is open again: the site takes part again.
         """
         if entry.session is None or not works(entry.standing.state):
             return
@@ -126,14 +123,14 @@ class OrderDispatcher:
     # -- what a site says -------------------------------------------------------------------------
 
     def taken(self, name: SiteName, id: OrderId, nbytes: int) -> None:
-        """An order has reached its runner."""
+        """Record that an order has reached its runner."""
         entry = self._sites.entry(name)
         order = entry.orders.open.get(id)
         if order is not None:
             self._arrived(entry, order, nbytes)
 
     def answered(self, name: SiteName, answer: pb.Answer, id: OrderId, nbytes: int) -> str:
-        """Take an answer; gives why it is refused, or nothing."""
+        """Take an answer; return why it is refused, or an empty text."""
         entry = self._sites.entry(name)
         if id.key == RELEASE:
             entry.owed.discard(id.run)
@@ -162,7 +159,7 @@ class OrderDispatcher:
             return ""
         if not self._blobs.has(blob):
             return f"its blob {blob.digest} was not pushed before"
-        self._order_blobs.expect(entry.name, order.key, blob)  # maybe pushed before a restart
+        self._order_blobs.expect(entry.name, order.key, blob)  # perhaps from before a restart
         return ""
 
     def _too_much(
@@ -173,7 +170,7 @@ class OrderDispatcher:
         return entry.orders.too_much(order, answer_bytes=answer_bytes, blob_bytes=blob_bytes)
 
     def happened(self, name: SiteName, happened: pb.Happened, nbytes: int) -> None:
-        """Pass a site's message on to a run's coordinator, if that run has sent orders there."""
+        """Pass a site's message to a run's coordinator, if that run has sent orders to the site."""
         entry, run = self._sites.entry(name), RunId(happened.run)
         if run not in entry.holding or run in entry.claimed:
             return
@@ -188,14 +185,14 @@ class OrderDispatcher:
     # -- blobs ------------------------------------------------------------------------------------
 
     def refuses_fetch(self, name: str, digest: str) -> str:
-        """Why a site may not have a blob: none of its orders names it. Empty if it may."""
+        """Say why a site may not fetch a blob; empty if one of its orders names it."""
         entry = self._sites.get(name)
         if entry is None or entry.orders.naming(digest) is None:
             return f"no order of site {name} names blob {digest}"
         return ""
 
     def refuses_push(self, name: str, id: OrderId, blob: Blob) -> str:
-        """Why an order's answer may not bring a blob; empty if it may, and the blob is kept."""
+        """Say why an order's answer may not bring a blob; keep the blob and return "" if it may."""
         entry = self._sites.get(name)
         order = None if entry is None else entry.orders.open.get(id)
         if entry is None or order is None:
@@ -230,7 +227,7 @@ class OrderDispatcher:
             self._took(entry, order, nbytes, seconds)
 
     def _arrived(self, entry: SiteEntry, order: OpenOrder, nbytes: int) -> None:
-        """Count a message about an order, whose blob is across by now, and the blob's seconds."""
+        """Count a message that shows that an order's blob has arrived, and the blob's seconds."""
         self._book(entry, order, Direction.FROM_SITE, nbytes)
         self._took(entry, order, 0, self._order_blobs.arrived(entry.name, order.key))
 
@@ -242,7 +239,7 @@ class OrderDispatcher:
     # -- what coordinators ask --------------------------------------------------------------------
 
     def ask(self, name: str, message: pb.Order, id: OrderId) -> None:
-        """Send an order to a site, now or once it is reachable; the coordinator gets the answer."""
+        """Send an order to a site, now or once it is reachable; its coordinator gets the answer."""
         entry = self._sites.get(name)
         if entry is None or not works(entry.standing.state):
             reason = "there is no such site" if entry is None else entry.standing.reason
@@ -263,19 +260,19 @@ class OrderDispatcher:
             self.send_waiting(entry)
 
     def withdraw(self, name: str, id: OrderId) -> None:
-        """The coordinator has the answer, or no longer wants it."""
+        """End an order: the coordinator has the answer, or no longer needs it."""
         entry = self._sites.get(name)
         if entry is not None:
             self._end(entry, id)
 
     def detached(self, run: RunId) -> None:
-        """The coordinator of a run has gone, and may come back."""
+        """Keep a run's orders as adopted: its coordinator has disconnected, and may return."""
         for entry in self._sites:
             for order in entry.orders.unask(entry.orders.of_run(run)):
                 self._let_go(entry, order.key)
 
     def run_over(self, run: RunId) -> None:
-        """A run is over: end its orders, and have sites release what it holds."""
+        """End the orders of a run that is over, and have sites release what it holds."""
         for entry in self._sites:
             if entry.holding.pop(run, None) is not None:
                 entry.owed.add(run)
@@ -286,7 +283,7 @@ class OrderDispatcher:
         self._accounting.forget(run)
 
     async def command(self, name: str, kind: str, header_json: str, timeout_s: float) -> pb.Answer:
-        """Have a site's agent run a command beside it; TimeoutError, NoSuchSite, SiteLost."""
+        """Have a site's agent run a command; TimeoutError, NoSuchSite, SiteLost."""
         entry = self._sites.entry(name)
         id = OrderId(RunId(COMMANDS), f"command/{secrets.token_hex(8)}")
         message = pb.Order(
@@ -310,7 +307,7 @@ class OrderDispatcher:
     # -- effects ----------------------------------------------------------------------------------
 
     def _pass_on(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """Give an answer to its command or coordinator, after the bytes that it has cost."""
+        """Give an answer to its command or, after the byte counts, to its coordinator."""
         if order.reply is None:
             return
         if (command := self._commands.get(order.key)) is not None:
@@ -324,7 +321,7 @@ class OrderDispatcher:
         self._attached.tell(order.key.run, pb.ToCoordinator(answer=answer))
 
     def _note(self, entry: SiteEntry, order: OpenOrder) -> None:
-        """Note if the site holds nothing for the run after this answer."""
+        """Record if the site holds nothing for the run after this answer."""
         if order.message is None or order.reply is None:
             return
         refused = order.message.verb == "prepare" and order.reply.done.kind != "promised"
@@ -337,7 +334,6 @@ class OrderDispatcher:
         self._attached.tell(id.run, pb.ToCoordinator(answer=answer))
 
     def _end(self, entry: SiteEntry, id: OrderId) -> None:
-        """End an order: its answer is not needed, and the site may forget it."""
         effect, _ = entry.orders.release(id)
         self._let_go(entry, id)
         if effect is Effect.ACKNOWLEDGE:
@@ -352,7 +348,7 @@ class OrderDispatcher:
         self._send(entry, pb.ToSite(answer_taken=pb.AnswerTaken(id=id_message(id))))
 
     def _send(self, entry: SiteEntry, message: pb.ToSite) -> None:
-        """Send a message of no run, and count its bytes, if the site has a session."""
+        """Send a message of no run and count its bytes, if the site has a session."""
         if entry.session is not None:
             entry.session.send(message)
             self._accounting.session(entry.name, Direction.TO_SITE, message.ByteSize())

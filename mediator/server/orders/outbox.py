@@ -1,4 +1,4 @@
-"""Outbox: the messages that wait to be sent to one peer, in order and within a bound."""
+"""Outbox: a bounded queue of messages to one peer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Outbox(Generic[Message]):
         self._waiting: deque[Message] = deque()
         self._news = asyncio.Event()
         self.closed = False
-        """Whether nothing more can be put in."""
+        """Whether it takes no more messages."""
         self.overflowed = False
         """Whether it was closed because the peer reads too slowly."""
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits that dispensable messages are better left out."""
+        """Whether so many messages wait that dispensable ones should be left out."""
         return 2 * len(self._waiting) >= self._limit
 
     def put(self, message: Message) -> bool:
-        """Add a message; whether it will be sent. A message too many closes the box."""
+        """Add a message; return whether it will be sent. An overflow clears and closes the box."""
         if self.closed:
             return False
         if len(self._waiting) >= self._limit:
@@ -40,17 +40,17 @@ class Outbox(Generic[Message]):
         return True
 
     def close(self) -> None:
-        """Take no more messages; those inside are still sent. May be called twice."""
+        """Accept no more messages; waiting ones are still sent. May be called twice."""
         self.closed = True
         self._news.set()
 
     async def send_all(self, context: Any) -> None:
-        """Write what is put in to a gRPC stream, until the box is closed and empty."""
+        """Write messages to a gRPC stream until the box is closed and empty."""
         while (message := await self.take()) is not None:
             await context.write(message)
 
     async def take(self) -> Message | None:
-        """The next message, when there is one; None after the last."""
+        """Wait for the next message; None after the last."""
         while not self._waiting:
             if self.closed:
                 return None

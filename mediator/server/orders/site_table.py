@@ -1,8 +1,8 @@
 """SiteTable: the current state of every site that has joined, with its open orders.
 
-An order stays open until its coordinator confirms the answer, so that a coordinator that was
-restarted finds the answer when it asks again. A mediator that was restarted adopts the orders that
-the site holds. Only the site vouches for those, so they are bounded: the rest waits at the site.
+An order stays open until its coordinator confirms the answer, so a restarted coordinator finds the
+answer when it asks again. A restarted mediator adopts the orders that the site holds. Only the site
+vouches for those, so they are bounded; the rest wait at the site.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ...wire.messages import Capacity, OrderId, RunId, SiteName, id_message
 
 HELD_BACK_STATES = (SiteState.SUSPECT, SiteState.LOST, SiteState.LEFT)
 ADOPTED = 256
-"""Adopted orders of one site; answers to more of them may have to be computed again."""
+"""Adopted orders per site; answers to further orders may have to be computed again."""
 ADOPTED_ANSWER_BYTES = 32 << 20
-"""Of the answers to adopted orders, which are kept until a coordinator asks."""
+"""Bytes of a site's answers to adopted orders, kept until a coordinator asks."""
 ADOPTED_BLOB_BYTES = 1 << 30
-"""Of the blobs with such answers."""
+"""Bytes of the blobs with such answers."""
 
 OpenOrder: TypeAlias = OpenRequest[OrderId, pb.Order, pb.Answer]
 
 
 class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
-    """The open orders of a site, in the order in which they came."""
+    """The open orders of a site, in order of arrival."""
 
     def given_up(self, failure: pb.Failure) -> list[OpenOrder]:
-        """The site is lost: end its unanswered orders with that failure as the answer."""
+        """End the unanswered orders of a lost site, with that failure as the answer."""
         ended = self.lost()
         for order in ended:
             order.reply = pb.Answer(id=id_message(order.key), failure=failure)
@@ -44,10 +44,7 @@ class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
         return [order for order in self.open.values() if order.adopted]
 
     def too_much(self, order: OpenOrder, *, answer_bytes: int = 0, blob_bytes: int = 0) -> bool:
-        """Whether keeping an adopted order's answer would exceed the bounds of all adopted orders.
-
-        `blob_bytes` are those of all adopted orders.
-        """
+        """Whether an adopted order's answer, with all adopted `blob_bytes`, exceeds the bounds."""
         if not order.adopted:
             return False
         others = [each.reply for each in self.adopted() if each is not order]
@@ -58,7 +55,7 @@ class SiteOrders(Requester[OrderId, pb.Order, pb.Answer]):
         return [id for id in self.open if id.run == run]
 
     def naming(self, digest: str) -> OpenOrder | None:
-        """An order that comes with a blob."""
+        """An order that comes with the blob, if there is one."""
         return next((order for order in self.open.values() if blob_of(order) == digest), None)
 
 
@@ -68,12 +65,12 @@ def blob_of(order: OpenOrder) -> str:
 
 
 def round_of(order: OpenOrder) -> int:
-    """The round that an order's bytes are booked under."""
+    """The round under which an order's bytes are booked."""
     return order.message.round if order.message is not None else 0
 
 
 def purpose_of(order: OpenOrder) -> str:
-    """What an order's bytes are booked under."""
+    """The purpose under which an order's bytes are booked."""
     if order.message is None:
         return "unknown"
     return order.message.purpose or order.message.verb
@@ -83,18 +80,18 @@ class AgentLink(Protocol):
     """An open session with a site's agent."""
 
     serial: str
-    """Of the certificate that it began with."""
+    """The serial number of the certificate that it began with."""
 
     def send(self, message: pb.ToSite) -> None:
-        """Number it and send it."""
+        """Number and send a message."""
 
     def end(self, reason: str, *, final: bool) -> None:
-        """Say farewell."""
+        """Send a farewell and end the session."""
 
 
 @dataclass(slots=True)
 class SiteEntry:
-    """What is known of one site now."""
+    """The current facts about one site."""
 
     name: SiteName
     standing: SiteHealth
@@ -109,15 +106,15 @@ class SiteEntry:
     holding: dict[RunId, int] = field(default_factory=dict)
     """The runs with reservations here, and the round of each one's last order."""
     owed: set[RunId] = field(default_factory=set)
-    """The runs that may have left reservations here, and for which the site is owed a release."""
+    """The runs that may have left reservations here, for which the site is owed a release."""
     claimed: set[RunId] = field(default_factory=set)
-    """The runs of both that only the site names: no order was sent for them yet."""
+    """The runs in either that only the site names: no order was sent for them yet."""
     news_at: float = -math.inf
-    """When a heartbeat last changed what coordinators are told of the site."""
+    """When a heartbeat last brought news for coordinators."""
 
     @property
     def reachable(self) -> bool:
-        """Whether orders are sent now."""
+        """Whether orders can be sent now."""
         return self.session is not None and self.standing.state not in HELD_BACK_STATES
 
 

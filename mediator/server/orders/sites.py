@@ -1,8 +1,8 @@
-"""SiteRegistry: the sites that have joined, and the effects when a site's state changes.
+"""SiteRegistry: the sites that have joined, and the effects of their changes of state.
 
-core/health.py decides the states. The registry tells coordinators, writes the store and has
-order_dispatcher.py act on the site's orders. The end of a session alone does not make a site lost:
-silence does. Orders for a suspect site wait; all orders of a lost one fail.
+`core/health.py` decides the states. The registry informs coordinators, writes the store and has
+`order_dispatcher.py` act on the site's orders. Silence makes a site lost, not the end of its
+session. Orders for a suspect site wait; all orders of a lost one fail.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .traffic_accounting import TrafficAccounting
 log = logging.getLogger(__name__)
 
 TOLD_AFTER_S = 0.05
-"""Changes of sites are told together: many may join or fall silent at once."""
+"""Changes are sent together after this time, since many sites may join or fall silent at once."""
 TOLD_TOGETHER_BYTES = 1 << 20
 LONGEST_REASON = 500
-"""Characters of what a site says is wrong with it."""
+"""Characters of the trouble that a site reports."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class SiteRegistry:
         )
 
     async def load(self) -> None:
-        """Read the sites that are known; those that were in contact are suspect at first."""
+        """Read the known sites from the store; those that were in contact start as suspect."""
         now = self._clock()
         for record in await self._database.ask(self._database.store.sites):
             gone = record.removed or record.state in (SiteState.LOST, SiteState.LEFT)
@@ -91,7 +91,7 @@ class SiteRegistry:
     def begin(
         self, name: SiteName, hello: pb.Hello, capacity: Capacity, session: AgentLink
     ) -> None:
-        """A session has begun; it takes the place of the one before."""
+        """Begin a session, which replaces the site's previous one."""
         now = self._clock()
         entry = self.table.get(name)
         if entry is None:
@@ -115,16 +115,15 @@ class SiteRegistry:
         self.orders.send_waiting(entry)
 
     def over(self, name: SiteName, session: AgentLink) -> None:
-        """A session has ended, for any reason."""
+        """Record that a session has ended, for any reason."""
         entry = self.table.get(name)
         if entry is not None and entry.session is session:
             entry.session = None
 
     def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
-        """Take a site's heartbeat; gives the runs whose leases there go on.
+        """Take a site's heartbeat; return the runs whose leases there go on.
 
-        News for coordinators counts once per heartbeat interval. News that comes faster is ignored
-        until the site repeats it.
+        News for coordinators counts once per heartbeat interval; earlier news must be repeated.
         """
         entry, now = self.table.entry(name), self._clock()
         event, reason = SiteEvent.HEARD, "it is in contact again"
@@ -146,16 +145,16 @@ class SiteRegistry:
         return sorted(self._attached.going_on)
 
     def _moved(self, entry: SiteEntry) -> None:
-        """Bytes of a blob have crossed a site's link: a sign of life, like a heartbeat."""
+        """Count bytes of a blob on a site's link as a sign of life, like a heartbeat."""
         self._apply(entry, SiteEvent.MOVED, "its transfers go on")
 
     # -- changes by admins, and by time -----------------------------------------------------------
 
     async def change(self, name: str, event: SiteEvent, reason: str) -> SiteEntry:
-        """Apply an admin's change; it is in the store on return. NoSuchSite, StoreError."""
+        """Apply an admin's change and store it before returning. NoSuchSite, StoreError."""
         entry = self.table.entry(name)
         self._apply(entry, event, reason)
-        self._tell()  # at once: coordinators must hear of the change before its consequences
+        self._tell()  # at once: coordinators must get the change before its consequences
         self.orders.collect(entry)
         if event is SiteEvent.REMOVE:
             entry.removed = True
@@ -165,7 +164,7 @@ class SiteRegistry:
         return entry
 
     async def drained(self, name: str, timeout_s: float) -> None:
-        """Wait until a site that drains is empty; TimeoutError."""
+        """Wait until a draining site is empty; TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while self.table.entry(name).standing.state is SiteState.DRAINING:
                 await self._changed.wait()
@@ -182,7 +181,7 @@ class SiteRegistry:
                 self._apply(entry, SiteEvent.DRAINED, "nothing is left there")
 
     def _forgive(self, now: float) -> None:
-        """Do not count time in which this process stood still as silence of sites."""
+        """Exclude time in which this process stood still from the silence of sites."""
         stood_still, self._ticked_at = now - self._ticked_at, now
         if stood_still < self._settings.health.silent_after_s / 3:
             return
@@ -192,13 +191,13 @@ class SiteRegistry:
             entry.standing = replace(entry.standing, heard_at=min(now, heard_at))
 
     def end_sessions(self, serials: Collection[str]) -> None:
-        """End the sessions that began with certificates that are revoked now."""
+        """End the sessions that began with these revoked certificates."""
         for entry in self.table:
             if entry.session is not None and entry.session.serial in serials:
                 entry.session.end("its certificate was revoked", final=True)
 
     def end_all(self, reason: str) -> None:
-        """End all sessions with the mediator: sites reconnect to the next one."""
+        """End all sessions; the sites reconnect to the next mediator."""
         for entry in self.table:
             if entry.session is not None:
                 entry.session.end(reason, final=False)
@@ -206,7 +205,7 @@ class SiteRegistry:
     # -- looking ----------------------------------------------------------------------------------
 
     def standings(self, names: Collection[SiteName] | None = None) -> list[pb.ToCoordinator]:
-        """The standings of some sites, or of all, for coordinators: at least one message."""
+        """The standings of some or all sites as messages to coordinators, at least one."""
         messages, size = [pb.Sites()], 0
         entries = self.table if names is None else map(self.table.entry, sorted(names))
         for entry in entries:
@@ -244,7 +243,7 @@ class SiteRegistry:
         )
 
     def _remember(self, entry: SiteEntry, *, with_data: bool = False) -> None:
-        """Write a site's state; its data only if asked, since that is large and seldom new."""
+        """Write a site's state; its data only on request, since it is large and rarely changes."""
         put_site = self._database.store.put_site
         self._database.write(put_site, _record(entry), with_data=with_data)
 
@@ -281,7 +280,7 @@ def _record(entry: SiteEntry) -> SiteRecord:
 
 
 def _standing(entry: SiteEntry) -> pb.SiteStanding:
-    """What coordinators are told of a site; without its data once it has left."""
+    """A site's standing for coordinators, without its data once it has left."""
     left = entry.standing.state is SiteState.LEFT
     return standing_message(
         SiteStanding(

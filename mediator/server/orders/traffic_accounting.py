@@ -1,7 +1,7 @@
-"""TrafficAccounting: counts bytes across the boundaries of sites, for coordinators and the store.
+"""TrafficAccounting: counts bytes across sites' boundaries, for coordinators and the store.
 
-Every byte is told to its run's coordinator once, and added to the store once. Bytes of no run, such
-as heartbeats, are in the store under an empty run.
+Every byte is reported to its run's coordinator once and added to the store once. Bytes of no run,
+such as heartbeats, are stored under an empty run id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...wire.messages import RunId
 from ..store.database import Database
 
 MESSAGE_BYTES = 36
-"""The overhead of a message: gRPC 5, HTTP/2 9, TLS 22."""
+"""The overhead of a message in bytes: gRPC 5, HTTP/2 9, TLS 22."""
 NO_RUN = RunId("")
 SESSION = "session"
 """The purpose of bytes of no run."""
@@ -29,11 +29,11 @@ class TrafficAccounting:
         self._untold: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
         self._unwritten: defaultdict[RunId, TrafficLedger] = defaultdict(TrafficLedger)
         self._links: dict[RunId, dict[tuple[int, str], LinkUse]] = {}
-        """How long bytes took, by round and site, as far as not told yet."""
+        """How long bytes took, by round and site, since the last report."""
         self._totals: Counter[tuple[str, Direction]] = Counter()
 
     def total(self, site: str) -> dict[str, int]:
-        """A site's bytes by direction, since the mediator was started."""
+        """A site's bytes by direction since the mediator started."""
         return {str(each): self._totals[site, each] for each in Direction}
 
     def book(self, run: RunId, flow: Flow, nbytes: int) -> None:
@@ -52,7 +52,7 @@ class TrafficAccounting:
         links[of] = links[of] + use if of in links else use
 
     def tell(self, run: RunId) -> pb.ToCoordinator | None:
-        """The counts that a run's coordinator was not told yet; None if there are none."""
+        """The counts not yet reported to a run's coordinator; None if there are none."""
         ledger, links = self._untold.pop(run, None), self._links.pop(run, {})
         if ledger is None and not links:
             return None
@@ -75,12 +75,12 @@ class TrafficAccounting:
         return pb.ToCoordinator(bytes=pb.Bytes(flows=flows, links=took))
 
     def forget(self, run: RunId) -> None:
-        """Drop the untold counts of a run that is over."""
+        """Drop the unreported counts of a run that is over."""
         self._untold.pop(run, None)
         self._links.pop(run, None)
 
     def write(self, *, last: bool = False) -> None:
-        """Add new counts to the store; while it is away, only if this is the last time."""
+        """Add new counts to the store; while it is away, only if this is the `last` time."""
         if self._database.away and not last:
             return
         unwritten, self._unwritten = self._unwritten, defaultdict(TrafficLedger)

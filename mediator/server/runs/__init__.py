@@ -1,1 +1,1 @@
-"""The runs of a mediator: their states, their coordinators' processes, how long they are kept."""
+"""The runs of a mediator: their states, coordinator processes and retention."""

@@ -1,7 +1,7 @@
 """CoordinatorProcess: a run's coordinator as a child process, in a session of its own.
 
-It ends when its stdin does, and the kernel kills it when the mediator dies. It prints to its log.
-Ending it means SIGTERM first, then SIGKILL.
+It ends when its stdin closes, and the kernel kills it when the mediator dies. It prints to its log.
+`end` sends SIGTERM first, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from ...wire.local_socket import NO_FORK_HANDLERS
 
 FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
-"""The exit codes that a coordinator chooses. With `NO_ROOM` it found a disk full, and is started
-again once that has room."""
+"""A coordinator's exit codes. After `NO_ROOM` (a full disk) it restarts once there is room."""
 _WITH_PARENT = """\
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -28,8 +27,9 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Has Linux kill the child with the thread that starts it, then becomes the command. As a function
-between fork and exec it would run beside gRPC's threads, and could wait for their locks."""
+"""Has Linux kill the child with the thread that starts it, then execs the command. As a function
+between fork and exec it could wait for locks of gRPC's threads.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CoordinatorProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], log: Path) -> CoordinatorProcess:
-        """Start a command, to be killed when the calling thread ends. OSError."""
+        """Start a command that is killed when the calling thread ends. OSError."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -57,18 +57,18 @@ class CoordinatorProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child, and of its session."""
+        """The id of the child, and of its session."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """Its exit code, negative for the signal that killed it."""
+        """Wait for the exit code, negative for the signal that killed it."""
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
         return code
 
     async def end(self, within_s: float) -> int:
-        """Terminate it, and kill it if it goes on for so long; its exit code."""
+        """Terminate it, kill it if it does not end in time, and return its exit code."""
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:

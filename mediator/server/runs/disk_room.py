@@ -1,4 +1,4 @@
-"""DiskRoom: whether the disk of the mediator's folder has room, and how long a run waits for it."""
+"""DiskRoom: whether the mediator's disk has room, and how long a run waits for it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..events import EventLog
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 20.0
-"""Before a coordinator that found no room is started again: it may have meant another disk."""
+"""Pauses before a coordinator that found no room restarts: it may have meant another disk."""
 
 
 class DiskRoom:
-    """Looks at the disk, and logs when it becomes full and when it has room again."""
+    """Checks the disk; logs when it becomes full and when it has room again."""
 
     def __init__(self, folder: Path, space: Callable[[Path], Space]) -> None:
         self._folder, self._space = folder, space
         self.trouble = ""
-        """Why the disk was too full at the last look; empty if it was not."""
+        """Why the disk was too full at the last check; empty if it was not."""
 
     def look(self) -> bool:
-        """Look; whether `trouble` has come or gone."""
+        """Check the disk; return whether `trouble` has begun or ended."""
         before = self.trouble
         self.trouble = disk_trouble(
             self._space(self._folder), "the mediator", before=bool(self.trouble)
@@ -40,13 +40,13 @@ class DiskRoom:
         return True
 
     async def look_and_say(self, events: EventLog) -> None:
-        """Look, and make a change an event of the federation. OSError."""
+        """Check the disk, and append an event for a change. OSError."""
         if await asyncio.to_thread(self.look):
             name = "disk_full" if self.trouble else "disk_has_room"
             events.say(name, reason=self.trouble)
 
     async def wait(self, failures: int, stop: asyncio.Event) -> None:
-        """Wait for room, or until `stop`; at least a pause that grows with `failures`."""
+        """Wait for room, at least for a pause that grows with `failures`, or until `stop`."""
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 10))
         while True:
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Retaining: removes, every hour, runs and records that the mediator's retention does not keep."""
+"""Retaining: every hour removes runs and records that the mediator's retention drops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 3_600.0
 FOR_RETENTION = "the mediator's retention"
-"""Stands for a user in the reasons of removals."""
+"""Named in place of a user in removals."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Retaining:
     _clock: Callable[[], float] = time.time
 
     async def keep(self) -> None:
-        """Look again and again, until cancelled."""
+        """Apply the retention every hour, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -43,7 +43,7 @@ class Retaining:
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Remove what is kept no longer. MediatorError, OSError."""
+        """Apply the retention once. MediatorError, OSError."""
         await asyncio.to_thread(self._runs.folders.sweep)
         if not self._rules:
             return

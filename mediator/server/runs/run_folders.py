@@ -1,4 +1,4 @@
-"""RunFolders: each run's files at the mediator, from its submission to its removal."""
+"""RunFolders: each run's files at the mediator, from submission to removal."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ CONFIG = "config.yaml"
 SUBMISSION = "submission.json"
 CODE = "code.zip"
 REMOVED = ".removed-"
-"""Begins the names of folders whose runs were removed."""
+"""Prefix of the folders of removed runs."""
 MOST_FILES = 10_000
-"""Files that `files_of` lists."""
 
 
 @dataclass(frozen=True)
 class RunFolders:
-    """A folder for each run below one folder; all methods but `of` wait for the disk."""
+    """One folder per run, below one root; all methods but `of` wait for the disk."""
 
     _root: Path
 
     def of(self, run: str) -> Path:
-        """Where a run keeps its files."""
+        """The folder of a run."""
         return self._root / check_run(run)
 
     def write(self, record: RunRecord, role: Role, code: bytes) -> None:
-        """Write what a coordinator finds of its run, once. RunExists if the run has other code."""
+        """Write a run's submission once, for its coordinator. RunExists if its code differs."""
         folder = self.of(record.id)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = {
@@ -64,29 +63,29 @@ class RunFolders:
             aside.replace(path)
 
     def is_whole(self, run: str) -> bool:
-        """Whether all files of a submission were written, of which this is the last."""
+        """Whether all files of a submission were written; this one is the last."""
         return (self.of(run) / SUBMISSION).exists()
 
     def user(self, run: str) -> dict[str, Any]:
-        """The name and the role of a run's owner."""
+        """The name and role of a run's owner."""
         found = json.loads((self.of(run) / SUBMISSION).read_bytes())["user"]
         return {"name": str(found["name"]), "role": str(found["role"])}
 
     def remove(self, run: str) -> None:
-        """Rename a run's folder, then remove it; `sweep` removes what a kill leaves."""
+        """Rename a run's folder, then remove it; after a crash, `sweep` removes the rest."""
         aside = self._root / f"{REMOVED}{run}.{secrets.token_hex(4)}"
         with suppress(FileNotFoundError):
             self.of(run).rename(aside)
             shutil.rmtree(aside)
 
     def sweep(self) -> None:
-        """Remove the folders of runs whose removal was cut short. OSError."""
+        """Finish interrupted removals. OSError."""
         for path in self._root.glob(f"{REMOVED}*"):
             shutil.rmtree(path)
 
 
 def files_of(folder: Path) -> list[tuple[str, int]]:
-    """The plain files of a run, with their sizes; nothing hidden, and no links."""
+    """The plain files of a run with their sizes, without hidden files and links."""
     found: list[tuple[str, int]] = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -101,7 +100,7 @@ def files_of(folder: Path) -> list[tuple[str, int]]:
 
 
 def read_at(path: Path, offset: int, nbytes: int) -> bytes:
-    """Some bytes of a file; none at its end, or while there is no such file."""
+    """Read bytes of a file; none at its end, or if there is no such file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

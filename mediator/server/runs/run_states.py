@@ -1,4 +1,4 @@
-"""RunStates: the state of each run, as the store keeps it, and which state may follow which."""
+"""RunStates: the stored state of each run, and the legal transitions."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ BEFORE: dict[RunState, tuple[RunState, ...]] = {
     RunState.FAILED: GOES_ON,
     RunState.INTERRUPTED: GOES_ON,
 }
-"""The states that may precede each state of a run that goes on: a coordinator that starts meanwhile
-does not undo a user's stop."""
+"""The states that may precede each: a coordinator that starts late does not undo a user's stop."""
 NOT_WRITTEN_S = 5.0
-"""Seconds between two attempts to write how a run ended, to a store that answers."""
+"""Seconds between two attempts to write a run's end to a store that answers with errors."""
 RESUMABLE = (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 
 
 @dataclass(eq=False)
 class RunStates:
-    """Reads and writes the states of a mediator's runs, and wakes the followers of a run."""
+    """Reads and writes the states of runs, and wakes their followers."""
 
     _database: Database
     _events: EventLog
 
     async def record(self, id: str) -> RunRecord:
-        """What is known of a run; NoSuchRun."""
+        """A run's record; NoSuchRun."""
         found = await self._database.ask(self._database.store.run, check_run(id))
         if found is None:
             raise NoSuchRun(
@@ -50,19 +49,19 @@ class RunStates:
         return found
 
     async def set(self, run: RunId, state: RunState, **facts: Any) -> None:
-        """Bring a run into a state, if its own may precede that. StoreAway."""
+        """Set a run's state, if its present state may precede that. StoreAway."""
         change = self._database.store.set_run_state
         await self._database.ask(change, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
     async def note(self, run: RunId, state: RunState, **facts: Any) -> None:
-        """Bring a run into a state, now or as soon as the store is back."""
+        """Set a run's state, now or as soon as the store is back."""
         change = self._database.store.set_run_state
         await self._database.keep(change, run, state, among=BEFORE[state], **facts)
         self._events.wake(run)
 
     async def insist(self, run: RunId, state: RunState, **facts: Any) -> None:
-        """Bring a run into a state, and try again until the store takes that."""
+        """Set a run's state, retrying until the store accepts it."""
         change = self._database.store.set_run_state
         while True:
             try:

@@ -1,6 +1,6 @@
 """Runs: submits, stops, resumes and removes runs.
 
-The store knows every run. A mediator starts again the runs that went on when the one before died.
+The store has every run. A mediator continues the runs that its predecessor left in progress.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Runs:
     supervisor: Supervisor
 
     async def load(self) -> None:
-        """Go on with the runs that went on when the mediator before this one ended."""
+        """Continue the runs that were in progress when the previous mediator ended."""
         for record in await self._database.ask(self._database.store.runs_in, GOES_ON):
             if record.state is RunState.STOPPING:
                 run, now = RunId(record.id), self._clock()
                 await self._states.set(run, RunState.STOPPED, reason="it was stopped", ended_at=now)
             elif record.state is RunState.SUBMITTED and not await self._is_whole(record.id):
-                # The mediator before died within `submit`: no user was told that it was done.
+                # The previous mediator died within `submit`, before its user got an answer.
                 log.warning("run %s waits: %s", record.id, INCOMPLETE)
                 await self._states.set(RunId(record.id), RunState.SUBMITTED, reason=INCOMPLETE)
             else:
@@ -60,7 +60,7 @@ class Runs:
                 self.supervisor.begin(record, started=record.state is RunState.RUNNING)
 
     async def submit(self, request: pb.SubmitRequest, owner: str, role: Role) -> RunRecord:
-        """Take a run, once for its id, and start its coordinator."""
+        """Accept a run, once per id, and start its coordinator."""
         run = check_run(request.run)
         self._check(request)
         record = RunRecord(
@@ -82,7 +82,7 @@ class Runs:
         return found
 
     def _check(self, request: pb.SubmitRequest) -> None:
-        """Raise BadRequest or RequestRefused for a submission that the mediator does not take."""
+        """Raise BadRequest or RequestRefused for a submission that the mediator does not accept."""
         if not 0 < len(request.config_yaml) <= LARGEST_CONFIG:
             raise BadRequest(
                 f"a config has 1 to {LARGEST_CONFIG} characters; found {len(request.config_yaml)}"
@@ -100,7 +100,7 @@ class Runs:
             )
 
     async def stop(self, id: str, who: str) -> RunRecord:
-        """Have a run end so that it can be resumed."""
+        """Stop a run so that it can be resumed."""
         record = await self.record(id)
         run = RunId(record.id)
         going = self.supervisor.going(run)
@@ -119,17 +119,17 @@ class Runs:
         return await self.record(run)
 
     async def resume(self, id: str) -> RunRecord:
-        """Go on with a run that ended without being finished."""
+        """Continue a run that ended unfinished."""
         record = await self.record(id)
         run = RunId(record.id)
         going = self.supervisor.going(run)
         if going is not None and record.state not in GOES_ON:
-            await asyncio.wait((going.task,))  # its end is written already
+            await asyncio.wait((going.task,))  # its end is stored already
         elif going is not None and record.state is not RunState.STOPPING:
             return record
         among: tuple[RunState, ...] = RESUMABLE
         if self.supervisor.going(run) is None and await self._is_whole(run):
-            among += GOES_ON  # no coordinator works on it: a write was made, and not confirmed
+            among += GOES_ON  # no coordinator works on it: a write was made but not confirmed
         change = self._database.store.set_run_state
         if not await self._database.ask(change, run, RunState.SUBMITTED, among=among):
             raise RequestRefused(f"run {run} is {record.state}: it cannot be resumed")
@@ -138,7 +138,7 @@ class Runs:
         return await self.record(run)
 
     async def remove(self, id: str, *, who: str, reason: str) -> None:
-        """Remove a run that has ended, with its folder. RequestRefused for one that goes on."""
+        """Remove a run that has ended, with its folder. RequestRefused for one in progress."""
         record = await self.record(id)
         run = RunId(record.id)
         if self.supervisor.going(run) is not None or record.state in GOES_ON:
@@ -160,5 +160,5 @@ class Runs:
         return self.supervisor.going(RunId(run)) is not None
 
     async def record(self, id: str) -> RunRecord:
-        """What is known of a run; NoSuchRun."""
+        """A run's record; NoSuchRun."""
         return await self._states.record(id)

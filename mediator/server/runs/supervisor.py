@@ -1,7 +1,6 @@
-"""Supervisor: keeps a coordinator process at work on each run that goes on, until the run ends.
+"""Supervisor: keeps a coordinator process at work on each run until the run ends.
 
-A coordinator's exit code says how the run ended. A coordinator that was killed is started again,
-within a budget.
+A coordinator's exit code says how the run ended. Killed ones are restarted within a budget.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Going:
-    """A run that has a coordinator, or is about to have one again."""
+    """A run that has a coordinator, or soon will again."""
 
     task: asyncio.Task[None]
     started: bool
-    """Whether the store knows that it has begun."""
+    """Whether its start is in the store."""
     owner: str
     shared: bool
     process: CoordinatorProcess | None = None
     deaths: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     user: dict[str, Any] = field(default_factory=dict)
-    """The owner's name and role, which sites' policies ask for."""
+    """The owner's name and role, which sites' policies check."""
     told: dict[str, Any] = field(default_factory=dict)
     """The fields of the coordinator's last `run_finished`."""
 
 
 @dataclass(eq=False)
 class Supervisor:
-    """Supervises all runs of a mediator that go on."""
+    """Supervises all runs in progress."""
 
     _settings: ServerSettings
     _clock: Callable[[], float]
@@ -68,12 +67,12 @@ class Supervisor:
         return self._going.get(run)
 
     def user(self, run: RunId) -> dict[str, Any]:
-        """The name and the role of the owner of a run that goes on."""
+        """The name and role of the owner of a run in progress."""
         going = self._going.get(run)
         return {} if going is None else going.user
 
     async def said(self, run: RunId, event_json: str) -> None:
-        """Keep an event of a run, and remember its `run_finished`."""
+        """Append an event of a run, and remember its `run_finished`."""
         try:
             event = json.loads(event_json)
         except (ValueError, RecursionError):
@@ -86,7 +85,7 @@ class Supervisor:
             going.told = event
         try:
             await self._events.append(run, event_json)
-        except StoreError as error:  # loses this event only; the conversation goes on
+        except StoreError as error:  # only this event is lost; the session goes on
             log.error("run %s: an event is not kept: %s", run, error)
 
     def begin(self, record: RunRecord, *, started: bool = False) -> None:
@@ -97,7 +96,7 @@ class Supervisor:
         self._going[run] = Going(task, started, record.owner, record.shared)
 
     async def _supervise(self, run: RunId) -> None:
-        """Keep coordinators at work on a run until its end is written."""
+        """Keep a coordinator at work on a run until the run's end is stored."""
         going = self._going[run]
         try:
             try:
@@ -121,7 +120,7 @@ class Supervisor:
             self._events.wake(run)
 
     async def _watch(self, run: RunId, going: Going) -> tuple[RunState, str]:
-        """Start coordinators until one says how the run ended; the final state, and why."""
+        """Start coordinators until one reports the run's end; return the final state and reason."""
         no_room = 0
         while True:
             began_at = self._clock()
@@ -166,7 +165,6 @@ class Supervisor:
                 await self._states.note(run, RunState.RUNNING, restarted=True)
 
     async def _wait_for_room(self, run: RunId, going: Going, failures: int) -> None:
-        """Make a run wait until the disk has room again, with an event and a reason."""
         await self._room.look_and_say(self._events)
         reason = self._room.trouble or "a disk of the mediator is full"
         if not failures:
@@ -178,7 +176,7 @@ class Supervisor:
             await self._states.note(run, RunState.RUNNING)
 
     async def _coordinated(self, run: RunId, going: Going) -> int:
-        """Run one coordinator, from its start to its exit code. OSError."""
+        """Run one coordinator and return its exit code. OSError."""
         command = [*self._settings.coordinator, str(self._settings.folder.resolve()), run]
         command += [] if self._settings.user_code else [NO_USER_CODE]
         going.user = await asyncio.to_thread(self._folders.user, run)
@@ -217,7 +215,7 @@ class Supervisor:
             going.process = None
 
     async def close(self) -> None:
-        """End all coordinators; the next mediator goes on with their runs."""
+        """End all coordinators; the next mediator continues their runs."""
         self._ending = True
         tasks: list[asyncio.Task[Any]] = []
         for going in list(self._going.values()):
@@ -227,7 +225,7 @@ class Supervisor:
             else:
                 going.task.cancel()
         if tasks:
-            # The end of a run may still wait for the store: the next mediator finds it out again.
+            # The end of a run may still wait for the store: the next mediator will find it again.
             await asyncio.wait(tasks, timeout=2 * self._settings.end_s)
         for task in tasks:
             task.cancel()
@@ -235,5 +233,4 @@ class Supervisor:
 
 
 def _told_end(code: int) -> str:
-    """How a coordinator ended before its run did."""
     return f"was killed by signal {-code}" if code < 0 else "was interrupted, not by us"

@@ -1,4 +1,4 @@
-"""Administration: what admins ask of the mediator itself: tokens, revocations, audit, events.
+"""Administration: calls about the mediator itself: tokens, revocations, audit log, events.
 
 The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
@@ -26,7 +26,7 @@ from .paging import TOLD_TOGETHER_BYTES, how_many_fit
 
 MOST_AUDIT = 10_000
 BY_HAND = "account"
-"""In the place of a role: `who` is an account of the mediator's machine, not a certificate's."""
+"""Replaces the role where `who` is an account of the mediator's machine."""
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 1.0, 30 * 86_400.0
 
 
@@ -41,7 +41,7 @@ class Administration:
     _join_address: Callable[[], str]
 
     async def make_token(self, request: pb.MakeTokenRequest, peer: Peer) -> pb.MakeTokenReply:
-        """A token with which a site may join, once."""
+        """Make a token with which a site may join once."""
         site = check_site(request.site)
         if not SHORTEST_TOKEN_S <= request.valid_s <= LONGEST_TOKEN_S:
             raise BadRequest(
@@ -63,13 +63,13 @@ class Administration:
         return pb.MakeTokenReply(token=str(token), expires_at=expires_at)
 
     async def revoke_certificate(self, request: pb.RevokeRequest, peer: Peer) -> pb.RevokeReply:
-        """Refuse certificates from now on, and end the sessions that were begun with them."""
+        """Revoke certificates, and end the sessions that began with them."""
         serials = self._authority.revoke(request.which, now=time.time())
         self._sites.end_sessions(serials)
         return pb.RevokeReply(serials=serials)
 
     async def list_audit(self, request: pb.ListAuditRequest, peer: Peer) -> pb.ListAuditReply:
-        """The last acts here, and those of `fedpilot certs`; as many as one answer takes."""
+        """The last audited acts and those of `fedpilot certs`, as many as fit into one answer."""
         last = min(request.last or 100, MOST_AUDIT)
         entries = await self._database.ask(self._database.store.audit, last)
         by_hand = await asyncio.to_thread(self._authority.acts, last)
@@ -78,7 +78,7 @@ class Administration:
         return pb.ListAuditReply(entry_json=told[len(told) - fit :])
 
     async def follow_events(self, request: pb.FollowRequest, peer: Peer) -> AsyncIterator[pb.Event]:
-        """What happened in the federation, for as long as the caller listens."""
+        """Stream the federation's events, for as long as the caller follows."""
         async for record in self._events.follow(FEDERATION, request.after, lambda: request.follow):
             yield pb.Event(number=record.number, event_json=_event_json(record.event_json, peer))
 
@@ -86,17 +86,14 @@ class Administration:
 def last_acts(
     asked: Iterable[dict[str, Any]], by_hand: Iterable[dict[str, Any]], last: int
 ) -> list[str]:
-    """The last acts of both kinds as JSON, the latest last; those by hand have the role BY_HAND."""
+    """Merge both kinds of acts as JSON, latest last; manual acts get the role BY_HAND."""
     acts = [*asked, *({"role": BY_HAND, **each} for each in by_hand)]
     acts.sort(key=lambda act: float(act["at"]))
     return [json.dumps(act) for act in acts[max(0, len(acts) - last) :]]
 
 
 def _event_json(event_json: str, peer: Peer) -> str:
-    """An event of the federation as a user may read it.
-
-    Events of an older mediator name no owner: only admins read the results in them.
-    """
+    """Hide results from users; only admins read those of older mediators, without owners."""
     event = json.loads(event_json)
     owner, shared = str(event.get("owner", "")), event.get("shared") is True
     if reads_results(peer.name, peer.role, owner, shared=shared):

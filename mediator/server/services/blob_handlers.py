@@ -1,6 +1,6 @@
-"""Fetch, Offer and Push as gRPC calls them, and the blobs that a site may fetch and push.
+"""The gRPC handlers of Fetch, Offer and Push, and the gate for the blobs of a site.
 
-The transfers themselves, and their refusals, are in wire/transfer/service.py.
+Transfers and their refusals are in `wire/transfer/service.py`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ..orders.order_dispatcher import OrderDispatcher
 
 @dataclass(frozen=True)
 class BlobGate:
-    """Decides by a site's certificate and open orders. A `wire.transfer.service.Gate`."""
+    """A `wire.transfer.service.Gate` that checks a site's certificate and open orders."""
 
     _guard: Guard
     _orders: OrderDispatcher
 
     def site_of(self, context: Any) -> str:
-        """The site that calls; PeerRefused or NotPermitted."""
+        """The calling site; PeerRefused or NotPermitted."""
         return self._guard.admit(context, Act.FETCH).name
 
     def refuses_fetch(self, site: str, digest: str) -> str:
-        """Why a site may not have that blob; empty if it may."""
+        """Say why a site may not fetch a blob; empty if it may."""
         return self._orders.refuses_fetch(site, digest)
 
     def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
-        """Why an order's answer may not bring that blob; empty if it may."""
+        """Say why an order's answer may not bring a blob; empty if it may."""
         try:
             return self._orders.refuses_push(site, order_id(pb.OrderId(run=run, key=key)), blob)
         except BadMessage as error:
@@ -53,7 +53,7 @@ class BlobGate:
 
 
 def blob_handlers(service: BlobService) -> grpc.GenericRpcHandler:
-    """The handlers; they come before those of the rest of SiteService."""
+    """Make the handlers; add them before those of the rest of SiteService."""
     fetch: Any = _guarded("fetch", service.fetch, partial(parsed, pb.FetchRequest))
     offer: Any = _guarded("offer", service.offer, partial(parsed, pb.OfferRequest))
     push: Any = _guarded("push", service.push, _pieces)
@@ -71,7 +71,7 @@ def blob_handlers(service: BlobService) -> grpc.GenericRpcHandler:
 def _guarded(
     name: str, act: Callable[[Any, Any], Awaitable[Any]], read: Callable[[Any], Any]
 ) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A call that parses its bytes by `read`, and refuses what `act` does not take."""
+    """Wrap `act`: parse the call's bytes with `read`, and turn its errors into refusals."""
 
     async def call(data: Any, context: Any) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""Certification: a site's first certificate, for a token, and each next one, for the one before.
+"""Certification: issues a site's first certificate for a token, and each next for the previous one.
 
-No certificate is asked for on the port that sites join at. A token that was made before a
-certificate of its site was revoked is refused: the revocation was meant for its holder too.
+The port for joining requires no client certificate. A token that is older than the revocation of a
+certificate of its site is refused: the revocation was meant for its holder too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..store.database import Database
 log = logging.getLogger(__name__)
 
 LARGEST_REQUEST = 64 << 10
-"""Bytes of any message to the port that sites join at."""
+"""Bytes of any message to the port for joining."""
 LONGEST_TOKEN = 4_096
 
 
@@ -39,10 +39,10 @@ class Certification:
     _database: Database
     _events: EventLog
     _admitted: Callable[[str], None] = lambda peer: None
-    """Called with the address that a site has joined from."""
+    """Called with the address from which a site has joined."""
 
     async def join(self, data: bytes, context: Any) -> pb.JoinReply | None:
-        """The certificate. The token is used up, unless the request itself is wrong."""
+        """Issue a site's first certificate; a well-formed request uses up the token."""
         try:
             reply = await self._join(parsed(pb.JoinRequest, data))
             self._admitted(context.peer())
@@ -65,9 +65,9 @@ class Certification:
         return pb.JoinReply(certificate=certificate, authority=self._authority.certificate)
 
     async def renew(self, request: pb.RenewRequest, peer: Peer) -> pb.RenewReply:
-        """A certificate with the name and role of the calling one, which stays valid to its end.
+        """Issue a certificate like the caller's, which stays valid until it expires.
 
-        RenewalRefused; IdentityError for bytes that are no certificate request.
+        RenewalRefused; IdentityError for a malformed certificate request.
         """
         check_protocol(request.protocol, here="this mediator", there=f"site {peer.name}")
         now = time.time()

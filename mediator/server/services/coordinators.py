@@ -1,7 +1,7 @@
-"""CoordinatorService: coordinators send orders to sites, and answer the questions of users.
+"""CoordinatorService: coordinators send orders to sites and answer users' questions.
 
-Only processes of the mediator's own user reach its socket. A coordinator is trusted within the
-bounds of its messages. The newest coordinator of a run replaces the one before.
+Only processes of the mediator's own user can reach its socket. A coordinator is trusted, but its
+messages are checked. The newest coordinator of a run replaces the previous one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..settings import ServerSettings
 log = logging.getLogger(__name__)
 
 LARGEST_ORDER = LARGEST_HEADER + (256 << 10)
-"""Bytes of an order, which has to fit into a message to a site."""
+"""Bytes of an order, which must fit into a message to a site."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,6 @@ class Coordinators:
     _attached: CoordinatorRegistry
     _accounting: TrafficAccounting
     _asked: dict[str, tuple[RunId, asyncio.Future[pb.Reply]]] = field(default_factory=dict)
-    """Open questions, by their ids."""
 
     async def session(self, messages: AsyncIterator[pb.FromCoordinator], context: Any) -> None:
         """Serve one coordinator until it ends."""
@@ -113,12 +112,12 @@ class Coordinators:
                     if reply is not None and of == run and not reply.done():
                         reply.set_result(message.reply)
                 case "alive":
-                    pass  # it was heard
+                    pass  # recorded above
                 case _:
                     raise BadMessage("a coordinator attaches once")
 
     def _signed(self, run: RunId, order: pb.Order) -> str:
-        """The header of a spec, with the run's owner: sites' policies ask for it."""
+        """Add the run's owner to the header of a spec, for sites' policies."""
         header = dict(read(order.kind, order.header_json, None).header)
         return header_json(header | {"user": self._supervisor.user(run)})
 
@@ -131,9 +130,9 @@ class Coordinators:
                 )
 
     async def ask(self, run: RunId, request: pb.Request, timeout_s: float) -> pb.Reply:
-        """Ask a run's coordinator, once it is attached. TimeoutError.
+        """Ask a run's coordinator, once it is attached.
 
-        RequestRefused if the run does not go on.
+        TimeoutError; RequestRefused without a run in progress, or if its coordinator cannot answer.
         """
         request.id = secrets.token_hex(8)
         reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
@@ -153,7 +152,7 @@ class Coordinators:
             self._asked.pop(request.id, None)
 
     def tell_bytes(self) -> None:
-        """Tell every coordinator what was counted since the last time."""
+        """Send every coordinator the bytes counted since the last time."""
         for run in self._attached.attached_runs():
             if (counted := self._accounting.tell(run)) is not None:
                 self._attached.tell(run, counted)

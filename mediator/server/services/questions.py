@@ -1,8 +1,8 @@
-"""UserService.AskRun: a user's question to a run that goes on, with tensors of any size both ways.
+"""UserService.AskRun: a user's question to a run in progress, with tensors of any size both ways.
 
 The mediator passes a question on once its tensors have arrived and match the announced digest, so
-that no user can name the tensors of another. Sites do not learn who asks: their policies judge the
-run's owner. So only the owner and admins may ask.
+no user can name another's tensors. Sites' policies judge the run's owner, not the user who asks, so
+only the owner and admins may ask.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Questions:
     async def ask_run(
         self, first: pb.AskRunRequest, rest: AsyncIterator[bytes], context: Any, peer: Peer
     ) -> None:
-        """Ask the coordinator of a run that goes on, and write its answer. NotPermitted."""
+        """Ask the coordinator of a run in progress, and write its answer. NotPermitted."""
         record = await self._runs.record(first.run)
         if why := objection(record, peer):
             raise NotPermitted(why)
@@ -68,7 +68,7 @@ class Questions:
             await self._give_out(run, answered, context)
 
     async def _take_in(self, blob: Blob, rest: AsyncIterator[bytes]) -> None:
-        """Receive a user's tensors. BadRequest, BadBlob, BadPayload if they differ from `blob`."""
+        """Receive a user's tensors. BadRequest, BadBlob or BadPayload unless they match `blob`."""
         most = self._settings.largest_blob_bytes
         if blob.size > most:
             raise BadRequest(
@@ -96,7 +96,7 @@ class Questions:
 
     async def _give_out(self, run: RunId, blob: Blob, context: Any) -> None:
         try:
-            # Open from now on, so that its removal does not cut the answer.
+            # An open file outlives its removal.
             file = self._blobs.path(blob.digest).open("rb")
         except FileNotFoundError:
             raise RequestRefused(f"the answer of run {run} is gone by now; ask again") from None
@@ -113,7 +113,7 @@ class Questions:
 
 
 def objection(record: RunRecord, peer: Peer) -> str:
-    """Why a user may not ask about the clients of a run; empty for its owner, and for admins."""
+    """Say why a user may not ask about a run's clients; empty for its owner and admins."""
     if peer.role is Role.ADMIN or peer.name == record.owner:
         return ""
     return (

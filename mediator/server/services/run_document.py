@@ -1,4 +1,4 @@
-"""A run as users see it, as JSON: from its record in the store and the files in its folder."""
+"""A run as JSON for users, from its record in the store and the files in its folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...core.rules.results import run_without_results
 from ..store import RunRecord
 
 LONGEST_TRACEBACK = 8_000
-"""Characters of a traceback that users see, from its end."""
+"""Characters from the end of a traceback that users see."""
 LAST_ROW = 64 << 10
-"""Bytes at the end of the metrics that are searched for the last round."""
+"""Bytes at the end of the metrics file that are searched for the last round."""
 
 
 def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) -> str:
-    """A run as `fedpilot runs list` shows it, or with `whole` as `show` does."""
+    """A run as `fedpilot runs list` shows it or, with `whole`, as `show` does."""
     manifest, last = _object(folder / "manifest.json"), _last_row(folder)
     facts = {
         "run_id": record.id,
@@ -50,7 +50,6 @@ def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) ->
 
 
 def _traceback(folder: Path) -> str:
-    """The traceback of user code that ended a run; empty without one."""
     try:
         return (folder / "failure.txt").read_text(errors="replace")[-LONGEST_TRACEBACK:]
     except OSError:
@@ -58,7 +57,7 @@ def _traceback(folder: Path) -> str:
 
 
 def _refused(folder: Path) -> list[dict[str, Any]]:
-    """The answers of sites that were refused in a run; a half-written line does not count."""
+    """The refused answers of sites; an unfinished last line is skipped."""
     try:
         lines = (folder / "journal" / "refusals.jsonl").read_bytes().rpartition(b"\n")[0]
         found = [json.loads(line) for line in lines.splitlines()]
@@ -76,7 +75,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _last_row(folder: Path) -> dict[str, Any]:
-    """The metrics of the last round; a half-written line does not count."""
+    """The metrics of the last round; an unfinished last line is skipped."""
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_ROW))

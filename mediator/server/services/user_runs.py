@@ -1,4 +1,4 @@
-"""UserRuns: users submit, stop, resume and remove runs, and read their events, logs and files.
+"""UserRuns: users' calls to submit, stop, resume, remove and read runs.
 
 The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
@@ -25,9 +25,9 @@ from .run_document import run_json
 
 LOG_POLL_S = 0.3
 LOG_PART = 64 << 10
-"""Bytes of a log that are sent together."""
+"""Bytes of a log in one message."""
 MOST_RUNS = 200
-"""Of one answer."""
+"""Runs in one answer."""
 
 
 @dataclass(eq=False)
@@ -40,12 +40,12 @@ class UserRuns:
     _events: EventLog
 
     async def submit(self, request: pb.SubmitRequest, peer: Peer) -> pb.RunReply:
-        """Take a run; asked twice with one id, it is submitted once."""
+        """Submit a run; a repeat with the same id changes nothing."""
         check_protocol(request.protocol, here="this mediator", there="your fedpilot")
         return await self._told(await self._runs.submit(request, peer.name, peer.role), peer)
 
     async def list_runs(self, request: pb.ListRunsRequest, peer: Peer) -> pb.ListRunsReply:
-        """The newest runs, or those before one; as many as one answer takes."""
+        """The newest runs, or those before `after`, as many as fit into one answer."""
         most, store = min(request.most or MOST_RUNS, MOST_RUNS), self._database.store
         records, more = await self._database.ask(store.newest_runs, most, request.after)
         told = await asyncio.to_thread(lambda: [self._run_json(record, peer) for record in records])
@@ -53,18 +53,18 @@ class UserRuns:
         return pb.ListRunsReply(run_json=told[:fit], more=more + len(told) - fit)
 
     async def show_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
-        """A run; with its manifest if the caller may read its results."""
+        """Show a run, with its manifest if the caller may read its results."""
         return await self._told(await self._runs.record(request.run), peer)
 
     async def follow_run(self, request: pb.FollowRequest, peer: Peer) -> AsyncIterator[pb.Event]:
-        """A run's events, until it ends."""
+        """Stream a run's events; with `follow`, until it ends."""
         run = (await self._readable(request.run, peer)).id
         goes_on = lambda: request.follow and self._runs.goes_on(run)  # noqa: E731
         async for record in self._events.follow(run, request.after, goes_on):
             yield pb.Event(number=record.number, event_json=record.event_json)
 
     async def run_log(self, request: pb.LogRequest, peer: Peer) -> AsyncIterator[pb.LogPart]:
-        """What the coordinators of a run have printed."""
+        """Stream the output of a run's coordinators."""
         run = (await self._readable(request.run, peer)).id
         path, at = self._runs.folders.of(run) / LOG, 0
         while True:
@@ -79,7 +79,7 @@ class UserRuns:
                 await asyncio.sleep(LOG_POLL_S)
 
     async def stop_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
-        """Have a run end so that it can be resumed."""
+        """Stop a run so that it can be resumed."""
         return await self._told(await self._runs.stop(request.run, peer.name), peer)
 
     async def resume_run(self, request: pb.RunRequest, peer: Peer) -> pb.RunReply:
@@ -104,7 +104,7 @@ class UserRuns:
         return pb.ListFilesReply(files=[pb.File(path=path, size=size) for path, size in found])
 
     async def read_file(self, request: pb.ReadFileRequest, peer: Peer) -> AsyncIterator[pb.Piece]:
-        """The bytes of a file, at its size of now."""
+        """Stream a file, up to its present size."""
         run = (await self._readable(request.run, peer)).id
         folder = self._runs.folders.of(run)
         sizes = dict(await asyncio.to_thread(files_of, folder))
@@ -122,7 +122,7 @@ class UserRuns:
             at += len(data)
 
     async def _readable(self, id: str, peer: Peer) -> RunRecord:
-        """A run whose results the caller may read; NotPermitted, NoSuchRun."""
+        """A run's record, if the caller may read its results; NotPermitted, NoSuchRun."""
         record = await self._runs.record(id)
         if not _reads(record, peer):
             raise NotPermitted(

@@ -1,4 +1,4 @@
-"""UserSites: users list sites, change one, and run a command beside a site's agent.
+"""UserSites: users' calls to list sites, change one, and run a command at one.
 
 The guard has checked the caller and its role. Times in answers are epoch seconds.
 """
@@ -27,7 +27,7 @@ from ..store.database import Database
 log = logging.getLogger(__name__)
 
 LONGEST_COMMAND = 64 << 10
-"""Characters of a command for a site."""
+"""Characters of a command."""
 _CHANGES = (SiteEvent.CORDON, SiteEvent.UNCORDON, SiteEvent.DRAIN, SiteEvent.REMOVE)
 CHANGES: dict[str, SiteEvent] = {event.value: event for event in _CHANGES}
 
@@ -43,7 +43,7 @@ class UserSites:
     _database: Database
 
     async def list_sites(self, request: pb.ListSitesRequest, peer: Peer) -> pb.ListSitesReply:
-        """All sites by name but those that were removed; or one of them, with its data."""
+        """List all sites by name except removed ones, or show one with its data."""
         one = request.site
         told = [
             self._site_json(each, with_data=bool(one))
@@ -53,7 +53,7 @@ class UserSites:
         return pb.ListSitesReply(site_json=told)
 
     async def change_site(self, request: pb.ChangeSiteRequest, peer: Peer) -> pb.SiteReply:
-        """Cordon, uncordon, drain or remove a site; with `timeout_s`, wait for a drain to end."""
+        """Cordon, uncordon, drain or remove a site; with `timeout_s`, wait for the drain."""
         if request.change not in CHANGES:
             raise BadRequest(
                 f"a site is changed by {', '.join(CHANGES)}; found {request.change[:80]!r}"
@@ -70,7 +70,7 @@ class UserSites:
         return pb.SiteReply(site_json=self._site_json(entry))
 
     async def _shut_out(self, name: str) -> None:
-        """Void a site's tokens and certificates: only with a new token it can join again."""
+        """Void a site's tokens and certificates: it needs a new token to join again."""
         now = time.time()
         await self._database.ask(self._database.store.void_tokens, name, now=now)
         for issued in self._authority.issued():
@@ -78,7 +78,7 @@ class UserSites:
                 self._authority.revoke(issued.serial, now=now)
 
     async def run_at_site(self, request: pb.RunAtSiteRequest, peer: Peer) -> pb.RunAtSiteReply:
-        """Run a command beside a site's agent, if its own policy allows that."""
+        """Run a command at a site's agent, if the site's policy allows it."""
         arguments = list(request.arguments)
         if not arguments or sum(map(len, arguments)) > LONGEST_COMMAND:
             raise BadRequest(f"a command has 1 to {LONGEST_COMMAND} characters")
@@ -124,5 +124,5 @@ class UserSites:
                 "bytes": self._accounting.total(entry.name),
                 "removed": standing.state is SiteState.LEFT,
             },
-            ensure_ascii=False,  # no longer than what the site has said
+            ensure_ascii=False,  # no longer than the site's own text
         )

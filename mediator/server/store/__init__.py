@@ -1,4 +1,4 @@
-"""The database of a mediator: the Store, and the records that it gives and takes."""
+"""The database of a mediator: the Store and its records."""
 
 from .engines import StoreAway, StoreError
 from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord

@@ -1,8 +1,7 @@
 """Database: calls the store's methods for an event loop, one after the other in one thread.
 
 While the store is away, reads fail at once with StoreAway. Writes are kept in memory, in order and
-within a bound, and made before anything else once the store is back. The log has one line when it
-goes and one when it is back.
+within a bound, and made first once the store is back. The log has one line for each change.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 AGAIN_S = 0.5
-"""Seconds between two attempts at a store that is away."""
+"""Seconds between two attempts to reach a store that is away."""
 MOST_KEPT = 100_000
-"""Writes that are kept while the store is away; later ones are dropped and counted."""
+"""Writes kept while the store is away; later ones are dropped and counted."""
 MOST_KEPT_CHARACTERS = 64 << 20
-"""Characters in the texts of all of these."""
+"""Characters in the texts of these writes."""
 
 
 class _While(Enum):
-    """What to do with a call while the store is away."""
+    """How to treat a call while the store is away."""
 
     FAIL = auto()
     KEEP = auto()
@@ -46,7 +45,7 @@ class _While(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A time in which the store was away."""
+    """A period in which the store was away."""
 
     reason: str
     seconds: float
@@ -63,7 +62,7 @@ class _Job:
     characters: int
     result: Future[Any] = field(default_factory=Future)
     taken: Future[None] = field(default_factory=Future)
-    """Done once it is written, dropped, or kept until the store is back."""
+    """Done once the write is made, dropped, or kept until the store is back."""
 
     def end(self, error: BaseException | None, result: Any = None) -> None:
         if error is None:
@@ -78,14 +77,14 @@ class _Job:
 
 
 class Database:
-    """Calls run in the order in which they were made, awaited or not."""
+    """Runs calls in the order in which they were made, awaited or not."""
 
     def __init__(self, store: Store, *, again_s: float = AGAIN_S) -> None:
         self.store = store
         self._again_s = again_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._away: tuple[float, StoreAway] | None = None
-        """Since when, on the monotonic clock, and why; only the thread changes it."""
+        """Since when (monotonic clock) and why; only the thread changes it."""
         self._kept: deque[_Job] = deque()
         self._characters = self._made_up_for = self._dropped = 0
         self._timer: threading.Timer | None = None
@@ -94,7 +93,7 @@ class Database:
 
     @property
     def away(self) -> bool:
-        """Whether the store is being waited for."""
+        """Whether the store is away."""
         return self._away is not None
 
     def absences(self) -> list[Absence]:
@@ -104,7 +103,7 @@ class Database:
     async def ask(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> Result:
-        """The result of a method of the store; StoreAway at once while it is away."""
+        """Call a method of the store and return its result; StoreAway at once while it is away."""
         if self._away is not None:
             raise self._refusal()
         job = self._put(_While.FAIL, partial(act, *args, **named))
@@ -114,7 +113,7 @@ class Database:
     async def insist(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> Result:
-        """The same, once the store is there; done even if the caller leaves meanwhile."""
+        """Call once the store is there, even if the caller is cancelled; return the result."""
         job = self._put(_While.KEEP_SURELY, partial(act, *args, **named))
         result: Result = await asyncio.shield(asyncio.wrap_future(job.result))
         return result
@@ -122,27 +121,27 @@ class Database:
     async def keep(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """Write; return once it is done, or kept until the store is back."""
+        """Write; return once the write is made, or kept until the store is back."""
         await self._taken(self._put(_While.KEEP_SURELY, partial(act, *args, **named)))
 
     async def accept(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """The same of a write that is dropped when too much is kept already."""
+        """Like `keep`, but drop the write if too much is kept already."""
         job = self._put(_While.KEEP, partial(act, *args, **named), _characters(args))
         await self._taken(job)
 
     def write(
         self, act: Callable[Params, Result], *args: Params.args, **named: Params.kwargs
     ) -> None:
-        """The same without waiting; a failure is logged."""
+        """Like `accept`, without waiting; log a failure."""
         job = self._put(_While.KEEP, partial(act, *args, **named), _characters(args))
         job.result.add_done_callback(_log_failure)
 
     def close(self) -> None:
         """Finish all calls, then close the store; may be called twice.
 
-        A store that is away is tried once more; the log counts the writes that are lost then.
+        A store that is away is tried once more; the log counts the writes that are then lost.
         """
         if not self._closed:
             self._closed = True
@@ -185,7 +184,7 @@ class Database:
 
     def _do(self, job: _Job) -> None:
         if job.away is _While.FAIL and not job.result.set_running_or_notify_cancel():
-            return  # its caller has left
+            return  # its caller was cancelled
         if self._away is None and self._done(job):
             return
         if job.away is _While.FAIL:
@@ -201,7 +200,7 @@ class Database:
             job.take()
 
     def _done(self, job: _Job) -> bool:
-        """Do it; whether the store was there."""
+        """Run a job; return whether the store was there."""
         try:
             result = job.act()
         except StoreAway as error:
@@ -224,11 +223,11 @@ class Database:
             self._timer.start()
 
     def _try_soon(self) -> None:
-        with suppress(RuntimeError):  # it was closed meanwhile
+        with suppress(RuntimeError):  # closed meanwhile
             self._thread.submit(self._try)
 
     def _try(self) -> None:
-        """Make the writes that were kept; after the last one the store is back."""
+        """Make the kept writes; after the last one, the store is back."""
         while self._kept:
             job = self._kept[0]
             if not self._done(job):
@@ -265,7 +264,6 @@ class Database:
 
 
 def _characters(args: tuple[Any, ...]) -> int:
-    """Of the texts that are to be written."""
     return sum(len(each) for each in args if isinstance(each, str))
 
 

@@ -1,4 +1,4 @@
-"""Connects to SQLite and PostgreSQL, with timeouts, and tells which errors may pass.
+"""Connects to SQLite and PostgreSQL, with timeouts, and decides which errors are transient.
 
 StoreError             the database cannot be opened, read or written            (exit 2)
 └── StoreAway          not now: it does not answer, is full or is busy           (exit 4)
@@ -30,9 +30,9 @@ from fedpilot.fabric.host.exit_codes import BAD_INPUT, UNREACHABLE
 from ...errors import MediatorError
 
 BUSY_S = 10
-"""How long a transaction waits for that of another process, and a connection to be made."""
+"""How long to wait for another process's transaction, and for a connection."""
 STATEMENT_S = 30
-"""How long PostgreSQL may work on one statement, and a link to it may be silent."""
+"""How long PostgreSQL may work on a statement, and the link to it may be silent."""
 SHOWN = 80
 """Characters of a malformed URL in an error."""
 _AWAY_IN_SQLITE = frozenset(
@@ -46,10 +46,11 @@ _AWAY_IN_SQLITE = frozenset(
     }
 )
 _AWAY_IN_POSTGRESQL = ("08", "25006", "40", "53", "55P03", "57", "58")
-"""First characters of such codes: connections, read only, rollbacks, resources, locks, operators
-(https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+"""Prefixes of such codes: connections, read only, rollbacks, resources, locks, operators
+(https://www.postgresql.org/docs/current/errcodes-appendix.html).
+"""
 _NO_SUCH = re.compile(r"authentication failed|does not exist|no pg_hba\.conf entry|role .* is not")
-"""Refusals of a PostgreSQL that answers; it sends no code with them."""
+"""Refusals by a PostgreSQL server, which sends no code with them."""
 _WANTED = "a store is sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
@@ -60,12 +61,12 @@ class StoreError(MediatorError):
 
 
 class StoreAway(StoreError):
-    """The database does not answer, is full or is busy: the same may succeed later."""
+    """The database does not answer, is full or is busy: a retry may succeed."""
 
     exits_with = UNREACHABLE
 
     def __init__(self, message: str, why: str = "it does not answer") -> None:
-        """`why` is the cause in words that users may see."""
+        """`why` is the cause in words for users."""
         super().__init__(message)
         self.why = why
 
@@ -74,7 +75,7 @@ def engine_for(url: str) -> tuple[Engine, str]:
     """The engine, and the URL without its password."""
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # the latter for a port that is none
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
         raise StoreError(f"{_WANTED}; found {_without_password(url)!r}") from None
     name = parsed.render_as_string(hide_password=True)
     match parsed.get_backend_name():
@@ -93,7 +94,7 @@ def engine_for(url: str) -> tuple[Engine, str]:
 
 
 def _without_password(url: str) -> str:
-    """The part of a malformed URL that can hold no password."""
+    """The parts of a malformed URL that cannot hold a password."""
     before, at, after = url.partition("?")[0].rpartition("@")
     scheme, colon, _ = before.partition("://")
     return f"{scheme if colon else ''}{colon}...@{after}"[:SHOWN] if at else after[:SHOWN]
@@ -115,14 +116,14 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # The driver itself would begin a transaction at its first write, after its reads.
+        # The driver would begin a transaction only at its first write, after its reads.
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
 
 
 def is_away(error: SQLAlchemyError) -> bool:
-    """Whether a retry may succeed: the database is out of reach, full or busy."""
+    """Whether a retry may succeed: the database is unreachable, full or busy."""
     if isinstance(error, PoolTimeout):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else None
@@ -136,7 +137,7 @@ def is_away(error: SQLAlchemyError) -> bool:
 
 
 def why_away(error: SQLAlchemyError) -> str:
-    """Why the database is away, in words that users may see."""
+    """Say why the database is away, in words for users."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
@@ -147,8 +148,8 @@ def why_away(error: SQLAlchemyError) -> str:
 def patiently(act: Callable[[], object]) -> None:
     """Retry an act that SQLite refuses at once, despite its timeout, beside another connection.
 
-    Changing the journal of a new file is one
-    (https://www.sqlite.org/rescode.html#busy: no busy handler where waiting could be a deadlock).
+    Changing the journal mode of a new file is one (https://www.sqlite.org/rescode.html#busy: no
+    busy handler where waiting could deadlock).
     """
     deadline = time.monotonic() + BUSY_S
     while True:

@@ -1,8 +1,8 @@
 """Store: a mediator's sites, tokens, runs, events, audit log and traffic, in SQLite or PostgreSQL.
 
-Every method is one short transaction; callers pass times in, as epoch seconds. SQLite loses nothing
-committed when a process dies, but a power cut may cost the last moments. Certificates are not here:
-they are kept beside the authority's key.
+Every method is one short transaction; times are epoch seconds from the caller. With SQLite a commit
+survives the death of a process, but a power cut may lose the last ones. Certificates are kept
+beside the authority's key, not here.
 """
 
 from __future__ import annotations
@@ -40,17 +40,14 @@ from .records import AuditEntry, EventRecord, RunRecord, RunState, SiteRecord
 from .tables import AUDIT, EVENTS, RUNS, SITES, TOKENS, TRAFFIC, migrate
 
 MOST_EVENTS = 1_000
-"""Of `events_after`, unless told otherwise."""
+"""The default limit of `events_after`."""
 
 
 class Store:
-    """One database. A context manager; its methods may be called by any one thread at a time."""
+    """One database; use it from one thread at a time."""
 
     def __init__(self, url: str) -> None:
-        """Open `sqlite:///FILE` or `postgresql://...`, making or migrating its tables.
-
-        StoreError where that cannot be done.
-        """
+        """Open `sqlite:///FILE` or `postgresql://...`; make or migrate its tables. StoreError."""
         self._engine, self._name = engine_for(url)
         try:
             with self._writing() as connection:
@@ -77,7 +74,7 @@ class Store:
     # -- sites ------------------------------------------------------------------------------------
 
     def put_site(self, site: SiteRecord, *, with_data: bool = True) -> None:
-        """Write a site in the place of its record before, whose data stays unless `with_data`."""
+        """Write a site's record over its old one, whose data stays unless `with_data`."""
         row = asdict(site)
         changed = row if with_data else {key: row[key] for key in row if key != "data_json"}
         with self._writing() as connection:
@@ -85,7 +82,7 @@ class Store:
             connection.execute(added.on_conflict_do_update(index_elements=["name"], set_=changed))
 
     def sites(self) -> tuple[SiteRecord, ...]:
-        """All sites by name, those that were removed too."""
+        """All sites by name, removed ones included."""
         found = [
             SiteRecord(**{**row, "wish": Wish(row["wish"]), "state": SiteState(row["state"])})
             for row in self._rows(select(SITES))
@@ -97,14 +94,14 @@ class Store:
     def add_token(
         self, digest: str, site: str, *, made_by: str, now: float, expires_at: float
     ) -> None:
-        """Let a site join once with the secret of this SHA-256, until `expires_at`."""
+        """Let a site join once, until `expires_at`, with the secret that has this SHA-256."""
         row = {"digest": digest, "site": site, "made_by": made_by}
         times = {"made_at": now, "expires_at": expires_at}
         with self._writing() as connection:
             connection.execute(insert(TOKENS).values(row | times))
 
     def void_tokens(self, site: str, *, now: float) -> int:
-        """Expire all unused tokens of a site; how many they were."""
+        """Expire all unused tokens of a site; return their number."""
         unused = (TOKENS.c.site == site, TOKENS.c.used_at.is_(None), TOKENS.c.expires_at > now)
         with self._writing() as connection:
             done = connection.execute(update(TOKENS).where(*unused).values(expires_at=now))
@@ -113,14 +110,14 @@ class Store:
     def use_token(
         self, digest: str, site: str, *, now: float, made_after: float = -math.inf
     ) -> None:
-        """Use up a token that is unused, not expired, and made after `made_after`. TokenRefused.
+        """Use up a token; TokenRefused if it is used, expired, or not newer than `made_after`.
 
-        Of several uses at once, in any processes, one succeeds.
+        Of several concurrent uses, in any processes, one succeeds.
         """
         with self._writing() as connection:
             query = select(TOKENS).where(TOKENS.c.site == site)
             rows = connection.execute(query).mappings().all()
-            # All are compared, each in constant time, so that timing reveals no digest.
+            # Compare all, each in constant time, so that timing reveals no digest.
             shown = digest.encode(errors="replace")
             found = [r for r in rows if hmac.compare_digest(r["digest"].encode(), shown)]
             if not found:
@@ -147,9 +144,9 @@ class Store:
     # -- runs -------------------------------------------------------------------------------------
 
     def add_run(self, run: RunRecord) -> RunRecord:
-        """Add a run, once; the stored run, also if it was added before.
+        """Add a run unless its id is stored already; return the stored run.
 
-        RunExists if that has another config or owner.
+        RunExists if that has another config or owner, or differs in `interactive`.
         """
         with self._writing() as connection:
             added = self._insert(RUNS).values(asdict(run))
@@ -168,9 +165,9 @@ class Store:
         return _run(rows[0]) if rows else None
 
     def newest_runs(self, most: int, after: str = "") -> tuple[tuple[RunRecord, ...], int]:
-        """The newest runs, or those submitted before run `after`; and how many are older still.
+        """The newest runs, or those submitted before run `after`, and how many are older still.
 
-        The newest first, without their configs, which may be large. No run if there is no `after`.
+        Newest first, without their configs, which may be large. None if run `after` does not exist.
         """
         place = tuple_(RUNS.c.submitted_at, RUNS.c.id)
         columns = [each for each in RUNS.columns if each is not RUNS.c.config_yaml]
@@ -189,7 +186,7 @@ class Store:
         return runs, int(there) - len(runs)
 
     def runs_in(self, states: Iterable[RunState]) -> tuple[RunRecord, ...]:
-        """The runs in one of these states, the first submitted first."""
+        """The runs in one of these states, in order of submission."""
         rows = self._rows(select(RUNS).where(RUNS.c.state.in_(list(states))))
         return tuple(sorted(map(_run, rows), key=lambda run: (run.submitted_at, run.id)))
 
@@ -205,7 +202,7 @@ class Store:
         digest: str = "",
         restarted: bool = False,
     ) -> bool:
-        """Change a run's state if it is one of `among`; whether it was.
+        """Change a run's state if it is one of `among`; return whether it was.
 
         `reason`, `ended_at` and `digest` belong to the state and change with it. `restarted` counts
         one more restart of the coordinator.
@@ -233,7 +230,7 @@ class Store:
     # -- events and the audit log -----------------------------------------------------------------
 
     def append_event(self, run: str, event_json: str, *, now: float) -> int:
-        """Add an event of a run, or of the federation (""); its number, higher than any before."""
+        """Add an event of a run, or the federation (""); return its number, above all earlier."""
         row = {"run": run, "event_json": event_json, "at": now}
         with self._writing() as connection:
             number = connection.execute(insert(EVENTS).values(row).returning(EVENTS.c.number))
@@ -242,13 +239,13 @@ class Store:
     def events_after(
         self, run: str, number: int = 0, limit: int = MOST_EVENTS
     ) -> tuple[EventRecord, ...]:
-        """The next events of a run, or of the federation, after one of a number."""
+        """The events of a run, or of the federation, after a number."""
         of_run = (EVENTS.c.run == run, EVENTS.c.number > number)
         query = select(EVENTS).where(*of_run).order_by(EVENTS.c.number).limit(limit)
         return tuple(EventRecord(**row) for row in self._rows(query))
 
     def forget_before(self, at: float) -> int:
-        """Delete the federation's events and the audit before a time; how many there were."""
+        """Delete the federation's events and audit entries before a time; return their number."""
         old = (
             delete(EVENTS).where(EVENTS.c.run == "", EVENTS.c.at < at),
             delete(AUDIT).where(AUDIT.c.at < at),
@@ -258,7 +255,7 @@ class Store:
 
     def record_audit(self, entry: AuditEntry) -> None:
         """Add to the audit log, from which only `forget_before` deletes."""
-        # A refused request may hold any text, and PostgreSQL takes all characters but this one.
+        # A refused request may hold any text, and PostgreSQL rejects this character.
         row = {
             key: value.replace("\0", "\ufffd") if isinstance(value, str) else value
             for key, value in asdict(entry).items()
@@ -267,7 +264,7 @@ class Store:
             connection.execute(insert(AUDIT).values(row))
 
     def audit(self, last: int) -> tuple[AuditEntry, ...]:
-        """The last entries of the audit log, the oldest of them first."""
+        """The last entries of the audit log, oldest first."""
         columns = [each for each in AUDIT.columns if each is not AUDIT.c.number]
         rows = self._rows(select(*columns).order_by(AUDIT.c.number.desc()).limit(last))
         return tuple(AuditEntry(**{**row, "role": Role(row["role"])}) for row in reversed(rows))
@@ -324,7 +321,7 @@ class Store:
             return connection.execute(query).mappings().all()
 
     def _explained(self, error: SQLAlchemyError) -> StoreError:
-        """In the database's words, without the statement and its values."""
+        """Keep the database's message, without the statement and its values."""
         cause = str(getattr(error, "orig", None) or error) or type(error).__name__
         text_ = f"{self._name}: {' '.join(cause.split())}"
         return StoreAway(text_, why_away(error)) if is_away(error) else StoreError(text_)

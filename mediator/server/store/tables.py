@@ -1,4 +1,4 @@
-"""The tables of a mediator's database, and the steps that migrate an older format."""
+"""The tables of a mediator's database, and the migrations of older formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sqlalchemy import (
 from .engines import StoreError
 
 _LARGE = BigInteger().with_variant(Integer(), "sqlite")
-"""SQLite counts up by itself in INTEGER columns only, which hold 64 bits there."""
+"""SQLite auto-increments only INTEGER columns, which hold 64 bits there."""
 METADATA = MetaData()
 
 SITES = Table(
@@ -106,7 +106,7 @@ Step = Callable[[Connection], None]
 
 
 def _share_runs(connection: Connection) -> None:
-    """Format 2: results are their owner's unless a run is shared."""
+    """Format 2: only the owner and admins read results unless a run is shared."""
     if "shared" not in {each["name"] for each in inspect(connection).get_columns("runs")}:
         connection.execute(
             text("ALTER TABLE runs ADD COLUMN shared BOOLEAN NOT NULL DEFAULT FALSE")
@@ -114,17 +114,17 @@ def _share_runs(connection: Connection) -> None:
 
 
 STEPS: tuple[Step, ...] = (METADATA.create_all, _share_runs)
-"""Step n migrates a database of format n to format n + 1; an empty one has format 0.
+"""Step n migrates format n to format n + 1; an empty database has format 0.
 
-The first makes today's tables, so each later one must check whether it has anything to change.
+The first step makes today's tables, so later steps must check what there is to change.
 """
 
 _MIGRATING = 0x66_65_64_70
-"""The number of the lock, in PostgreSQL, under which tables are made."""
+"""PostgreSQL's advisory lock for making tables."""
 
 
 def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> None:
-    """Bring a database to the format of this version; StoreError for one that cannot be."""
+    """Migrate a database to this version's format; StoreError if that is impossible."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATING)))
     connection.execute(text("CREATE TABLE IF NOT EXISTS format (number INTEGER NOT NULL)"))

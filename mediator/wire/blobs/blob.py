@@ -1,4 +1,4 @@
-"""Blob: bytes by name; the name is the SHA-256 of the bytes, and how many they are."""
+"""Blob: the name of some bytes, which is their SHA-256 and their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpilot.fabric.core.text.names import is_digest as is_digest
 from .errors import BadBlob
 
 LARGEST_BLOB = 1 << 40
-"""Bytes; no blob is larger, whatever a store or a peer would take."""
+"""Bytes; no blob is larger in any store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Blob:
 
 
 def check_digest(digest: str) -> None:
-    """Raise BadBlob unless it is one."""
+    """Raise BadBlob unless the text is a digest."""
     if not is_digest(digest):
         raise BadBlob(f"a blob's digest is 64 digits of 0-9a-f, not {digest[:80]!r}")
 

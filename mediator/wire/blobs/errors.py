@@ -1,4 +1,4 @@
-"""What can be wrong with a blob, or with the store that it is to go into."""
+"""The errors of blobs and their store."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from ...errors import MediatorError
 
 
 class BadBlob(MediatorError):
-    """Bytes that are not the blob they were said to be."""
+    """Bytes do not match the announced blob, or its name is invalid."""
 
 
 class BlobBusy(MediatorError):
-    """Somebody else is writing that blob at the moment."""
+    """Another writer is writing the blob."""
 
 
 class NoRoom(MediatorError):
-    """A blob does not fit into the store, beside what is pinned there."""
+    """A blob does not fit into the store beside what is pinned."""
 
 
 class NoRoomOnDisk(NoRoom):
-    """The store may hold it, but the disk has no room for it now."""
+    """The store's limit would allow the blob, but its disk has no room."""

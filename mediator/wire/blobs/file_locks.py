@@ -1,6 +1,6 @@
 """Locks on the files of a store, for processes that share its folder; they end with their process.
 
-A lock on the folder lets one process at a time give or remove a name.
+A lock on the folder lets one process at a time add or remove a name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import BlobBusy
 
 
 def locked(path: Path) -> int:
-    """Open a part that nobody else writes; BlobBusy if somebody does."""
+    """Open and lock a part; BlobBusy if another writer has it."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -25,12 +25,12 @@ def locked(path: Path) -> int:
             raise BlobBusy(f"{path.name} is being written already") from None
         if os.fstat(file).st_nlink:
             return file
-        os.close(file)  # it was removed between the two calls
+        os.close(file)  # removed between the two calls
 
 
 def remove_unused(path: Path) -> bool:
-    """Remove a file that no process has locked; whether it is gone."""
-    # Else another file could get that name after this one was locked, and be removed unlocked.
+    """Remove a file unless a process has locked it; return whether it is gone."""
+    # Otherwise another file could take the name after the lock, and be removed unlocked.
     with names_held(path.parent):
         try:
             file = os.open(path, os.O_RDONLY)
@@ -48,7 +48,7 @@ def remove_unused(path: Path) -> bool:
 
 @contextmanager
 def names_held(folder: Path) -> Iterator[None]:
-    """Keep other processes from giving or removing names; for a few system calls at most."""
+    """Keep other processes from adding or removing names; hold it for a few system calls only."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

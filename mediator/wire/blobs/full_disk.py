@@ -1,4 +1,4 @@
-"""Tells whether a disk is full, from the disk itself or from an error."""
+"""Measures free disk space, and recognizes errors of a full disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import NoRoomOnDisk
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _IN_WORDS = re.compile(r"\(os error (28|122)\)|No space left on device|Disk quota exceeded")
 _IN_WORDS_ONLY = frozenset({"SafetensorError", "OutOfDiskError"})
-"""Classes of libraries that pass on what the system said, but not its number."""
+"""Libraries' errors that have the system's text, but not its number."""
 _LONGEST_CHAIN = 10
 
 
@@ -25,7 +25,7 @@ def space_of(folder: Path) -> Space:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, is a full disk or a used-up quota."""
+    """Whether an error or one of its causes is a full disk or a used-up quota."""
     return any(_is_full(each) for each in _chain(error))
 
 

@@ -1,4 +1,4 @@
-"""PartialBlob: the bytes of a blob so far, and the rest as it arrives."""
+"""PartialBlob: receives a blob's bytes into a file and checks them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .blob import Blob
 from .errors import BadBlob, BlobBusy
 
 _BLOCK = 1 << 20
-"""Bytes that are read and hashed at a time: what fits into a processor's cache."""
+"""Bytes that are read and hashed at a time; they fit into a processor's cache."""
 
 
 class PartialBlob:
-    """A blob on its way into a store; one writer at a time, from any thread."""
+    """A blob on its way into a store; one writer at a time, in any thread."""
 
     def __init__(
         self,
@@ -28,19 +28,19 @@ class PartialBlob:
         complete: Callable[[], Path],
         left: Callable[[], None],
     ) -> None:
-        """Continue an open, locked file; reads what is there.
+        """Continue an open, locked file; hashes what is there.
 
-        `complete` gives the file the blob's name; `left` is called at the end of writing.
+        `complete` gives the file the blob's name; `left` is called when writing ends.
         """
         self.blob = blob
         self._path, self._file = path, file
         self._complete, self._left = complete, left
         self._lock = threading.Lock()
         self.closed = False
-        """Whether nothing more can be written through it."""
+        """Whether it takes no more bytes."""
         self._hash = hashlib.sha256()
         self.size = 0
-        """Bytes that are there: the offset that the next write continues at."""
+        """Bytes so far, which is the offset of the next write."""
         if os.fstat(file).st_size > blob.size:
             os.ftruncate(file, 0)
         block = bytearray(_BLOCK)
@@ -49,7 +49,7 @@ class PartialBlob:
             self.size += count
 
     def write(self, *data: bytes | memoryview) -> None:
-        """Append; BadBlob if that is more than the blob has, BlobBusy once it is closed."""
+        """Append; BadBlob beyond the blob's size, BlobBusy once closed."""
         for each in data:
             with self._lock:
                 self._write(memoryview(each))
@@ -69,13 +69,13 @@ class PartialBlob:
             rest = rest[written:]
 
     def finish(self) -> Path:
-        """The blob's path, once size and digest are right; else BadBlob, and the part is gone."""
+        """Complete the blob and return its path; BadBlob, with the part removed, if it is wrong."""
         with self._lock:
             if self.closed:
                 raise BlobBusy(f"blob {self.blob.digest} is no longer written here")
             found = self._hash.hexdigest()
             if (found, self.size) == (self.blob.digest, self.blob.size):
-                # From a writer's lock to a reader's, which a pin's goes together with.
+                # From a writer's lock to a reader's, which is compatible with a pin's.
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 path = self._complete()
                 self._close()

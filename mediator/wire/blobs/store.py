@@ -1,9 +1,8 @@
-"""BlobStore: a folder of files named by the SHA-256 of their bytes, within a limit of its own and
-the room that must stay free on its disk (core/disk.py).
+"""BlobStore: a folder of files named by the SHA-256 of their bytes, within a size limit.
 
-A file named by its digest is complete and checked. `<digest>.part` is under way: its writer locks
-it, and a later process continues it. Unpinned blobs make room for new ones, the longest unused
-first. Pins and parts are file locks (`file_locks.py`).
+It also leaves room on its disk (`core/disk.py`). A file named by its digest is complete and
+checked. `<digest>.part` is incomplete: its writer locks it, and a later process continues it.
+Unpinned blobs make room for new ones, least recently used first. Pins and parts are file locks.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class BlobStore:
-    """Blobs in one folder, `limit_bytes` of them at most; may be used from any thread."""
+    """Blobs in one folder, `limit_bytes` at most; thread-safe."""
 
     def __init__(
         self, folder: Path, limit_bytes: int, *, space: Callable[[Path], Space] | None = None
@@ -42,20 +41,20 @@ class BlobStore:
         self._lock = threading.RLock()
         self._pins: Counter[str] = Counter()
         self._held: dict[str, int] = {}
-        """Open files, locked, of the pinned blobs that are there."""
+        """Open, locked files of the pinned blobs that exist."""
         self._parts: dict[Path, int] = {}
-        """The final bytes of the parts that are written here."""
+        """The final sizes of the parts being written here."""
         self._spare = 0
-        """Bytes that may be used before the next look at the folder."""
+        """Bytes that may be used before the folder is examined again."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where a blob lies once it is complete; BadBlob if that is no digest."""
+        """The path of a complete blob; BadBlob for an invalid digest."""
         check_digest(digest)
         return self.folder / digest
 
     def size(self, digest: str) -> int | None:
-        """Bytes of a complete blob, which counts as used now; None if it is not there."""
+        """Size of a complete blob, which is marked as used now; None if it is absent."""
         path = self.path(digest)
         with self._lock:
             self._hold(digest)
@@ -66,10 +65,10 @@ class BlobStore:
                 return None
 
     def has(self, blob: Blob) -> bool:
-        """Whether it is there; a file of another size under its name is removed."""
+        """Whether the blob is there; removes a file of its name with another size."""
         size = self.size(blob.digest)
         if size is not None and size != blob.size:
-            # The machine died before the file's bytes had reached the disk.
+            # The machine died before the bytes reached the disk.
             with names_held(self.folder), suppress(FileNotFoundError):
                 if self.path(blob.digest).stat().st_size != blob.size:
                     self.path(blob.digest).unlink()
@@ -77,7 +76,7 @@ class BlobStore:
         return size is not None
 
     def under_way(self, blob: Blob, owner: str = "") -> int:
-        """Bytes of it that a part has, which a new one would go on from."""
+        """Bytes of an incomplete blob, from which a new part would continue."""
         try:
             size = self._part(blob, owner).stat().st_size
         except FileNotFoundError:
@@ -85,10 +84,9 @@ class BlobStore:
         return size if size <= blob.size else 0
 
     def open_part(self, blob: Blob, owner: str = "") -> PartialBlob:
-        """Continue a blob, or begin it. Blocks, since it reads what is there.
+        """Continue or begin a blob; blocks, since it reads what is there.
 
-        Each owner has its own parts, so that none can spoil another's. Raises BlobBusy while
-        another part of that owner is open, and NoRoom.
+        Owners cannot spoil each other's parts. BlobBusy while that owner's part is open; NoRoom.
         """
         path = self._part(blob, owner)
         with self._lock:
@@ -113,11 +111,11 @@ class BlobStore:
             raise
 
     def drop_part(self, blob: Blob, owner: str = "") -> None:
-        """Remove what is there of it, unless somebody writes it."""
+        """Remove an incomplete blob, unless a writer has it."""
         remove_unused(self._part(blob, owner))
 
     def adopt(self, path: Path, blob: Blob | None = None) -> Blob:
-        """Take a file of this file system into the store; without `blob` it is hashed first."""
+        """Move a file of the same file system into the store; without `blob` it is hashed first."""
         blob = blob or Blob(digest_of(path), path.stat().st_size)
         with self._lock:
             self._make_room(blob.size, f"blob {blob.digest}", beside=path)
@@ -125,31 +123,31 @@ class BlobStore:
         return blob
 
     def remove(self, digest: str) -> bool:
-        """Remove a blob unless somebody has pinned it, here or elsewhere; whether it is gone."""
+        """Remove a blob unless this or another process has pinned it; return whether it is gone."""
         path = self.path(digest)
         with self._lock:
             return not self._pins[digest] and remove_unused(path)
 
     def make_room_for(self, nbytes: int) -> None:
-        """Remove unpinned blobs until so many bytes fit; NoRoom if they cannot."""
+        """Remove unpinned blobs until `nbytes` fit; NoRoom if they cannot."""
         with self._lock:
             self._make_room(nbytes, "a new blob", beside=None)
 
     def give_way(self) -> None:
-        """Remove unpinned blobs, the longest unused first, until the disk has room for others."""
+        """Remove unpinned blobs, least recently used first, until the disk has its free reserve."""
         with self._lock, suppress(NoRoom):
-            self._spare = -1  # look
+            self._spare = -1  # force an examination
             self._make_room(0, "nothing", beside=None)
 
     def pin(self, digest: str) -> None:
-        """Keep a blob, there or still to come, until it was unpinned as often."""
+        """Keep a blob, present or not, until it is unpinned as often."""
         check_digest(digest)
         with self._lock:
             self._pins[digest] += 1
             self._hold(digest)
 
     def unpin(self, digest: str) -> None:
-        """Give up one pin."""
+        """Drop one pin; ValueError if there is none."""
         with self._lock:
             if not self._pins[digest]:
                 raise ValueError(f"blob {digest} is not pinned")
@@ -162,7 +160,7 @@ class BlobStore:
 
     @contextmanager
     def pinned(self, digest: str) -> Iterator[None]:
-        """Keep a blob meanwhile."""
+        """Pin a blob within the context."""
         self.pin(digest)
         try:
             yield
@@ -170,9 +168,9 @@ class BlobStore:
             self.unpin(digest)
 
     def clean(self, *, now: float, stale_after_s: float, blobs_too: bool = False) -> int:
-        """Remove parts and temporary files that are so old; returns the bytes removed.
+        """Remove parts and temporary files older than `stale_after_s`; return the bytes removed.
 
-        With `blobs_too` also unpinned blobs that were not used since. `now` is of `time.time`.
+        `blobs_too` includes unpinned blobs unused for as long. `now` is in epoch seconds.
         """
         removed = 0
         for path, found in self._files():
@@ -188,12 +186,12 @@ class BlobStore:
         return self.folder / (f"{blob.digest}.{owner}.part" if owner else f"{blob.digest}.part")
 
     def _complete(self, path: Path, blob: Blob) -> Path:
-        """Give a file its name; readers of an earlier file of that name keep that one."""
+        """Give a file its name; readers of an earlier file of that name keep theirs."""
         to = self.path(blob.digest)
         with self._lock, names_held(self.folder):
             os.utime(path)
             path.replace(to)
-            # A pin's lock may be on the file that was there before.
+            # A pin's lock may be on the previous file.
             held = self._held.pop(blob.digest, None)
             self._hold(blob.digest)
             if held is not None:
@@ -205,7 +203,7 @@ class BlobStore:
             self._parts.pop(path, None)
 
     def _hold(self, digest: str) -> None:
-        """Lock a pinned blob's file, so that no process removes it."""
+        """Lock a pinned blob's file so that no process removes it."""
         if not self._pins[digest] or digest in self._held:
             return
         while True:
@@ -217,10 +215,10 @@ class BlobStore:
             if os.fstat(file).st_nlink:
                 self._held[digest] = file
                 return
-            os.close(file)  # it was removed or replaced between the two calls
+            os.close(file)  # removed or replaced between the two calls
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
-        """What lies in the folder, the longest unused first."""
+        """The folder's files, least recently used first."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -229,7 +227,7 @@ class BlobStore:
         return sorted(found, key=lambda each: (each[1].st_mtime_ns, each[0]))
 
     def _make_room(self, needed: int, what: str, *, beside: Path | None) -> None:
-        """`beside` is a file that is not counted."""
+        """Make room for `needed` bytes; `beside` is a file that is not counted."""
         if needed > self.limit_bytes:
             raise NoRoom(
                 f"{what} has {needed} bytes and {self.folder} may hold {self.limit_bytes}:"
@@ -246,7 +244,7 @@ class BlobStore:
         sizes |= promised
         on_disk = unwritten + space.kept_free - space.free
         over = sum(sizes.values()) + needed - self.limit_bytes
-        # A look costs more the more there is. Half is left to other processes on the folder.
+        # Examining a large folder is slow. Half is left to other processes on the folder.
         self._spare = max(0, -max(over, on_disk) // 2)
         for path, size in sizes.items():
             if max(over, on_disk) <= 0:
@@ -254,8 +252,8 @@ class BlobStore:
             removable = path.suffix == ".part" or is_digest(path.name)
             if removable and not self._pins[path.name] and remove_unused(path):
                 over, on_disk = over - size, on_disk - size
-        # Where nothing can be removed, half of what stays free is used. With less than that, the
-        # site is in trouble (`core/disk.py`): it is not asked, so it need not refuse.
+        # If nothing can be removed, half of the free reserve may be used. With less than that, the
+        # site is in trouble (`core/disk.py`) and gets no orders.
         if on_disk > space.kept_free // 2:
             raise NoRoomOnDisk(
                 f"{what} has {needed} bytes, and the disk of {self.folder} has"

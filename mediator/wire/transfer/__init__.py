@@ -1,7 +1,7 @@
 """Blobs between a site and its mediator: both ends of Fetch, Offer and Push.
 
-A blob travels in pieces, and goes on where it was cut: the receiver's part is what tells how far
-it came. Nothing is used before its digest is right.
+A blob travels in pieces and resumes where it was cut, which the receiver's part shows. No blob is
+used before its digest is verified.
 """
 
 from .client import BlobClient, BlobStub, TransferFailed, TransferRefused

@@ -1,7 +1,7 @@
-"""BlobClient: a site's end of Fetch, Offer and Push, which gets a blob through or says why not.
+"""BlobClient: a site's end of Fetch, Offer and Push.
 
-A stalled stream counts as broken, and a broken one is retried within a budget, from where it broke.
-A transfer has no deadline while bytes still cross.
+A stalled stream counts as broken; a broken one is resumed, within a budget. A transfer has no
+deadline while bytes still cross.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _REFUSED = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""Codes of a refusal, which no retry changes; with other codes the link or the peer broke."""
+"""Codes of a refusal, which no retry changes; other codes mean a broken link or peer."""
 _MANY_RPCS = "concurrent rpc limit exceeded"
-"""The beginning of gRPC's own refusal when a server has its most calls."""
+"""Prefix of gRPC's own refusal when a server has too many calls."""
 Once = Callable[[Book], Awaitable[None]]
-"""One attempt at a transfer, which books the bytes that cross."""
+"""Attempts a transfer once, and books the bytes that cross."""
 
 
 class TransferRefused(MediatorError):
-    """The other side will not give or take that blob, and why."""
+    """The other side refuses to give or take a blob, and why."""
 
 
 class TransferFailed(MediatorError):
-    """A blob did not get through within its deadline or its budget of attempts."""
+    """A transfer exceeded its deadline or its budget of attempts."""
 
 
 def busy(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the other side has too many calls or no room now; that says nothing of the blob."""
+    """Whether the other side has too many calls or no room now, whatever the blob."""
     code, said = error.code(), (error.details() or "").lower()
     not_now = (TOO_MANY_CALLS, NO_ROOM_NOW)
     return (code is grpc.StatusCode.UNAVAILABLE and said.startswith(not_now)) or (
@@ -90,14 +90,12 @@ class BlobStub:
 
 @dataclass(slots=True)
 class _Shared:
-    """A download that several wait for."""
-
     task: asyncio.Task[Path]
     waiting: int = 0
 
 
 class BlobClient:
-    """Gets blobs from the mediator and brings them there; one for a store."""
+    """Downloads blobs from the mediator and uploads them; one per store."""
 
     def __init__(
         self,
@@ -107,7 +105,7 @@ class BlobClient:
         settings: TransferSettings = USUAL,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`book` is told each piece's direction, digest and bytes; `chance` is in [0, 1)."""
+        """`book` is called with each piece's direction, digest and bytes; `chance` is in [0, 1)."""
         self._stub, self._store, self._book = stub, store, book
         self._settings, self._chance = settings, chance
         self._room = StreamMemory(settings.waiting_bytes)
@@ -120,9 +118,9 @@ class BlobClient:
         self._stub = stub
 
     async def download(self, blob: Blob) -> Path:
-        """The path of a blob, fetched unless it is there; callers share one download.
+        """Fetch a blob unless it is there; return its path. Callers share one download.
 
-        Pin it before, if it has to stay. Raises TransferRefused, TransferFailed, NoRoom.
+        Pin it first if it must stay. TransferRefused, TransferFailed, NoRoom.
         """
         if self._store.has(blob):
             return self._store.path(blob.digest)
@@ -140,10 +138,7 @@ class BlobClient:
                 shared.task.cancel()
 
     async def upload(self, blob: Blob, *, run: str, key: str) -> None:
-        """Bring a blob of the store, for an order's answer.
-
-        Raises TransferRefused, TransferFailed, and BadBlob if the store has it not.
-        """
+        """Upload an answer's blob. TransferRefused, TransferFailed; BadBlob if it is missing."""
         lock = self._uploads.setdefault(blob.digest, asyncio.Lock())
         async with lock:  # a second push of the same bytes would end the first one
             with self._store.pinned(blob.digest):
@@ -208,11 +203,7 @@ class BlobClient:
     async def _persist(
         self, direction: Direction, blob: Blob, once: Once, reached: Callable[[], int]
     ) -> None:
-        """Try until it is done, once fewer streams are open than may be.
-
-        Each byte further than before renews the budget of attempts. Any byte that crosses renews
-        the deadline, and so does an answer that the other side is busy.
-        """
+        """Retry: progress renews the attempts, and any byte that crosses renews the deadline."""
         what = "fetch" if direction is Direction.TO_SITE else "push"
         settings, loop = self._settings, asyncio.get_running_loop()
         failures = corrupt = furthest = 0
@@ -247,7 +238,7 @@ class BlobClient:
                         doing = asyncio.current_task()
                         if doing is None or doing.cancelling():
                             raise
-                        trouble = "its channel was closed"  # which cancels calls, not us
+                        trouble = "its channel was closed"  # which cancels calls, not this task
                     failures = 1 if reached() > furthest else failures + 1
                     furthest = max(furthest, reached())
                     if failures >= settings.attempts or corrupt >= settings.corrupt_attempts:

@@ -1,4 +1,4 @@
-"""What a process that carries blobs does with the memory that it frees."""
+"""Tunes the C allocator of processes that carry blobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ctypes
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory of a piece for the next one; for its `main` to call once.
+    """Keep the memory of a piece for the next; a process's `main` calls it once.
 
-    glibc returns a freed piece's pages to the kernel, and gets them again cleared: a third of a
-    transfer's processor time. The process keeps at most 64 MiB in each of two arenas.
+    Otherwise glibc returns a freed piece's pages to the kernel and gets them again cleared: a third
+    of a transfer's processor time. The process keeps at most 64 MiB in each of two arenas.
     """
     trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # as M_TRIM_THRESHOLD of malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,7 +1,7 @@
 """Piece: a part of a blob's bytes on the wire, and the check that it is the next one.
 
-It is protobuf's message of that name, read and written without protobuf's copies of its data. gRPC
-takes messages as `bytes` only, so files are read right into them.
+It is the protobuf message of that name, read and written without protobuf's copies of its data.
+gRPC accepts only `bytes`, so files are read directly into the message.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...proto import federation_pb2 as pb
 from ..blobs.blob import Blob
 
 _PIECE_HEAD = 128
-"""Bytes of a piece's message beside its data, at most."""
+"""The most bytes of a piece's message beside its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A `Piece` of the wire, without the copies that protobuf makes of its data."""
+    """A piece of a blob."""
 
     data: bytes | memoryview
     digest: str = ""
@@ -29,7 +29,7 @@ class Piece:
 
 
 def pack(piece: Piece | bytes) -> bytes:
-    """The message's bytes; the data is copied once, and what is packed already not at all."""
+    """The message's bytes; the data is copied once, or not at all if packed already."""
     if isinstance(piece, bytes):
         return piece
     head = pb.Piece(digest=piece.digest, offset=piece.offset).SerializeToString()
@@ -37,9 +37,9 @@ def pack(piece: Piece | bytes) -> bytes:
 
 
 class Envelope:
-    """The message of a piece, into which a file is read again and again.
+    """A reusable message of a piece, into which a file is read.
 
-    Its memory is reused unless an earlier piece still has it: `BytesIO` shares its bytes, and
+    Its memory is reused unless an earlier piece still holds it: `BytesIO` shares its bytes and
     copies them at the next write.
     """
 
@@ -49,15 +49,15 @@ class Envelope:
         self._message = BytesIO(head.ljust(len(head) + data_bytes, b"\0"))
 
     def fill(self, file: int, offset: int) -> int:
-        """Read what of a file is in memory: how many bytes, 0 if the disk has to be asked."""
+        """Read a file's bytes from the page cache; return their number, 0 if the disk is needed."""
         with self._message.getbuffer() as whole, whole[self._begin :] as data:
             try:
                 return os.preadv(file, [data], offset, os.RWF_NOWAIT)
-            except OSError:  # it is not in memory, or the file system cannot tell
+            except OSError:  # not cached, or not supported by the file system
                 return 0
 
     def piece(self, nbytes: int, digest: str = "", offset: int = 0) -> Piece | bytes:
-        """What was read, until it is filled again; packed, if it is whole and has no name."""
+        """The bytes read, valid until the next `fill`; packed if they are full and unnamed."""
         message = self._message.getvalue()
         if nbytes == self._data_bytes and not digest:
             return message
@@ -65,9 +65,9 @@ class Envelope:
 
 
 def unpack(message: bytes) -> Piece:
-    """The piece of a message, its data a view of it.
+    """Parse a message into a piece; its data is a view of the message.
 
-    Reads what `pack` writes, a short head and then the data to the end; protobuf reads the rest.
+    Reads what `pack` writes, a short head and then the data to the end; protobuf reads other forms.
     """
     at = _data_at(message)
     if at is None:
@@ -79,7 +79,7 @@ def unpack(message: bytes) -> Piece:
 
 
 def _data_at(message: bytes) -> tuple[int, int] | None:
-    """Where the data begins and what is before it ends, if the data is all the rest."""
+    """Where the data begins and the head ends, if the data fills the rest."""
     at = 0
     if message[:2] == b"\x0a\x40":  # a digest of 64 digits
         at = 66
@@ -110,7 +110,7 @@ def _varint(value: int) -> bytes:
 
 
 class BadPiece(Exception):
-    """A stream cannot go on after what came in it; its code is what a server ends it with."""
+    """A stream got a wrong piece and cannot go on; a server ends it with `code`."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(code, text)

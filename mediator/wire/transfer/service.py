@@ -1,7 +1,6 @@
 """BlobService: the mediator's end of Fetch, Offer and Push.
 
-A `Gate` decides what a site may fetch or push, and books it. A site's open offers and the time of
-each of its calls are bounded.
+A `Gate` decides what a site may fetch or push, and books it. Open offers and calls are bounded.
 """
 
 from __future__ import annotations
@@ -29,35 +28,35 @@ from .streams import StreamMemory, opened, receive, send
 log = logging.getLogger(__name__)
 
 Context = Any
-"""A `grpc.aio.ServicerContext`, whose stubs do not say what `write` takes."""
+"""A `grpc.aio.ServicerContext`, whose type stubs lack the argument of `write`."""
 FULL = f"{NO_ROOM_NOW}: the mediator's disk is full"
-"""The answer to a push then; the log has it once (server/runs/disk_room.py)."""
+"""The answer to a push on a full disk, which is logged once (`server/runs/disk_room.py`)."""
 OFFERS_PER_SITE = 256
-"""Open offers of a site; beyond that the oldest is forgotten, and the site offers it again."""
+"""Open offers of a site; with more, the oldest is dropped, and the site offers it again."""
 
 
 class Gate(Protocol):
-    """What each site may fetch and push. Its methods are called in the event loop."""
+    """Decides what each site may fetch and push; called in the event loop."""
 
     def site_of(self, context: Any) -> str:
-        """The site that calls, by its certificate."""
+        """The calling site, by its certificate."""
 
     def refuses_fetch(self, site: str, digest: str) -> str:
-        """Why a site may not have that blob; empty if it may."""
+        """Say why a site may not fetch a blob; empty if it may."""
 
     def refuses_push(self, site: str, run: str, key: str, blob: Blob) -> str:
-        """Why an order's answer may not bring that blob; empty if it may.
+        """Say why an order's answer may not bring a blob; empty if it may.
 
-        This is where to pin a blob that is needed for longer: a pin may come before the blob.
+        Pin a blob that is needed for longer here: a pin may precede its blob.
         """
 
     def book(self, site: str, direction: Direction, digest: str, nbytes: int) -> None:
-        """Bytes of a blob crossed the site's boundary."""
+        """Count bytes of a blob that crossed the site's boundary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
-    """What a site has said it will push."""
+    """A push that a site has announced."""
 
     blob: Blob
     run: str
@@ -80,9 +79,9 @@ class BlobService:
         self._settings = settings
         self._room = StreamMemory(settings.waiting_bytes)
         self._offers: dict[str, dict[str, _Offer]] = {}
-        """By site and digest; the oldest first."""
+        """By site and digest, oldest first."""
         self._pushed: dict[tuple[str, str], PartialBlob] = {}
-        """Parts that are written at the moment, by site and digest."""
+        """Parts being written, by site and digest."""
 
     async def fetch(self, request: pb.FetchRequest, context: Context) -> None:
         """Send a blob's pieces from an offset on."""
@@ -116,7 +115,7 @@ class BlobService:
                 await _refuse(context, site, code.DEADLINE_EXCEEDED, text)
 
     async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
-        """Say how much of a blob is here; ends an earlier push of it, which its site gave up."""
+        """Say how much of a blob is here; end an earlier push of it, which the site gave up."""
         site = self._gate.site_of(context)
         code = grpc.StatusCode
         try:
@@ -138,7 +137,7 @@ class BlobService:
         return pb.OfferReply(offset=self._store.under_way(blob, site))
 
     async def push(self, pieces: AsyncIterator[Piece], context: Context) -> pb.PushReply:
-        """Take a blob's pieces, from where it was cut."""
+        """Receive a blob's pieces, from where it was cut."""
         site = self._gate.site_of(context)
         code = grpc.StatusCode
         part: PartialBlob | None = None
@@ -181,20 +180,14 @@ class BlobService:
         return pb.PushReply(size=part.size)
 
     def forget(self, run: str, *, site: str = "", key: str = "") -> None:
-        """Take nothing more for a run, or of it from one site or for one order.
-
-        What came in part is removed.
-        """
+        """Remove a run's incomplete blobs, of one site or order if given, and refuse more."""
         for each in [site] if site else list(self._offers):
             offers = self._offers.get(each, {})
             for offer in [o for o in offers.values() if o.run == run and key in ("", o.key)]:
                 self._drop(each, offer)
 
     async def _finish_left(self, site: str, blob: Blob) -> None:
-        """Check a part whose stream ended after its last byte and before its check.
-
-        An offset equal to the size would tell the site that it is done.
-        """
+        """Check a complete part that was not checked, before an offer answers its full size."""
         try:
             part = await opened(self._store, blob, site)
         except (BlobBusy, NoRoom):
@@ -220,7 +213,7 @@ class BlobService:
         await receive(pieces(), part, book, self._settings, self._room)
 
     def _remember(self, site: str, offer: _Offer) -> None:
-        """One offer for an order at a time, so that a site cannot fill the disk with parts."""
+        """Keep one offer per order, so that a site cannot fill the disk with parts."""
         offers = self._offers.setdefault(site, {})
         same = [o for o in offers.values() if (o.run, o.key) == (offer.run, offer.key)]
         for other in same:
@@ -240,14 +233,13 @@ class BlobService:
             del self._offers[site]
 
     def _end_push(self, site: str, digest: str) -> None:
-        """Close a part; its writer fails at its next piece."""
+        """Close a part, so its writer fails at the next piece."""
         part = self._pushed.pop((site, digest), None)
         if part is not None:
             part.close()
 
 
 async def _refuse(context: Context, site: str, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a call of a site, and say why on both sides."""
     log.warning("site %s: %s: %s", site, code.name, text)
     await context.abort(code, text)
     raise AssertionError("abort does not return")

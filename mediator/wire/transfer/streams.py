@@ -1,6 +1,6 @@
-"""Both ends of a stream of pieces: read a file into it, or write one from it.
+"""Both ends of a stream of pieces: `send` reads a file, `receive` writes one.
 
-Threads do the disk and hash work of one piece while the next one travels.
+Threads do the disk and hash work of one piece while the next travels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .settings import TransferSettings
 
 Book = Callable[[int], None]
 _MOST_WAITING = 4
-"""Pieces of a stream that wait in memory while those before are written."""
+"""Pieces of a stream that wait in memory while earlier ones are written."""
 
 
 async def send(
@@ -33,7 +33,7 @@ async def send(
     book: Book,
     settings: TransferSettings,
 ) -> None:
-    """Write a blob's pieces from an offset on. TimeoutError if one is not taken in time."""
+    """Send a blob's pieces from an offset on; TimeoutError if one is not taken in time."""
     loop = asyncio.get_running_loop()
     name, start = blob.digest, offset
     with path.open("rb", buffering=0) as file:
@@ -51,27 +51,27 @@ async def send(
                 if not nbytes or offset > blob.size:
                     raise BadBlob(f"the file of blob {blob.digest} has not its {blob.size} bytes")
                 await write(piece)
-                del piece  # so that its memory can be filled again
+                del piece  # so that its memory can be reused
                 book(nbytes)
                 limit.reschedule(loop.time() + settings.piece_s)
 
 
 def _read(path: Path, offset: int, nbytes: int) -> bytes:
-    """Bytes of a file, opened anew, since a cancelled caller may have closed its own."""
+    """Read a file by a new descriptor, since a cancelled caller may have closed its own."""
     with path.open("rb", buffering=0) as file:
         return os.pread(file.fileno(), nbytes, offset)
 
 
 @dataclass(slots=True)
 class StreamMemory:
-    """What is left for pieces that wait in memory to be written, over all streams of one end."""
+    """The memory left for pieces that wait to be written, over all streams of one end."""
 
     free: int
-    """Bytes; less than 0 once each stream has only what it got last."""
+    """Bytes; may fall below 0, when each stream keeps only its last piece."""
 
     @property
     def full(self) -> bool:
-        """Whether a stream should write what it has before it takes more."""
+        """Whether a stream must write what it has before it takes more."""
         return self.free <= 0
 
 
@@ -82,10 +82,7 @@ async def receive(
     settings: TransferSettings,
     room: StreamMemory,
 ) -> None:
-    """Append pieces to a part until the stream ends. TimeoutError if one does not come in time.
-
-    Raises BadPiece for one that is out of its place.
-    """
+    """Append pieces to a part until the stream ends. TimeoutError for a late one, BadPiece."""
     loop = asyncio.get_running_loop()
     at, named = part.size, False
     writer = _Writer(part, room)
@@ -98,7 +95,7 @@ async def receive(
                 await writer.put(piece.data)
                 limit.reschedule(loop.time() + settings.piece_s)
     except BaseException:
-        # Whatever broke the stream: what had come is kept, and all of it is in its place.
+        # Keep what has arrived, whatever broke the stream: all of it is in order.
         with suppress(MediatorError, OSError):
             await writer.settle()
         raise
@@ -106,7 +103,7 @@ async def receive(
 
 
 class _Writer:
-    """Has a part written in a thread, while more of it comes."""
+    """Writes a part in a thread while more arrives."""
 
     def __init__(self, part: PartialBlob, room: StreamMemory) -> None:
         self._part, self._room = part, room
@@ -114,7 +111,7 @@ class _Writer:
         self._writing: asyncio.Future[None] | None = None
 
     async def put(self, data: bytes | memoryview) -> None:
-        """Take what came; returns when more may come."""
+        """Take data; return when more may come."""
         self._waiting.append(data)
         self._room.free -= len(data)
         idle = self._writing is None or self._writing.done()
@@ -141,14 +138,14 @@ class _Writer:
 
     async def _before(self) -> None:
         if self._writing is not None:
-            await asyncio.shield(self._writing)  # a thread does not stop when we do
+            await asyncio.shield(self._writing)  # a thread survives its task
 
     def _give_back(self, pieces: list[bytes | memoryview]) -> None:
         self._room.free += sum(map(len, pieces))
 
 
 async def opened(store: BlobStore, blob: Blob, owner: str = "") -> PartialBlob:
-    """A part, opened in a thread, and closed if the caller is cancelled meanwhile."""
+    """Open a part in a thread; close it if the caller is cancelled meanwhile."""
     opening = asyncio.ensure_future(asyncio.to_thread(store.open_part, blob, owner))
     try:
         return await asyncio.shield(opening)
