@@ -1,1 +1,1 @@
-"""Decide how updates of clients become one: exact sums, and what of them is refused."""
+"""Decide how clients' updates become one: exact sums, and which updates are refused."""

@@ -1,5 +1,5 @@
 """Decides which samples each client holds, and the clients' ids.
 
-A partition is a function of (labels, recipe, seed). Asking it about many clients at once gives the
-same answers as asking about each alone.
+A partition is a function of (labels, recipe, seed). A question about many clients gets the same
+answers as one question per client.
 """
