@@ -46,6 +46,7 @@ def costs_of(
 def cost(
     execution: Execution, model: ModelFacts, where: Circumstances, coefficients: Coefficients
 ) -> float:
+    """Sum the features times their coefficients."""
     found = features(execution, model, where)
     return sum(coefficients.get(name, 0.0) * value for name, value in sorted(found.items()))
 

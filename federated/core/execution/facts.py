@@ -26,6 +26,8 @@ class ExecutionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
+    """How a run computes its chunks."""
+
     kind: ExecutionKind
     chunk_size: int
     """Clients per chunk."""

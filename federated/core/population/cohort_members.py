@@ -25,6 +25,8 @@ SamplesOf = Callable[[Indices], Indices]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Members:
+    """The clients of one order."""
+
     mask: Mask
     """One flag per place of the cohort, (whole,)."""
     clients: Indices | None

@@ -320,6 +320,7 @@ class Reproducibility:
 
     @property
     def reproducible(self) -> bool:
+        """Whether nothing prevents it."""
         return not self.reasons
 
 

@@ -9,6 +9,8 @@ from fedpilot.mediator.core.health import SiteState, takes_new_work, works
 
 
 class SiteChange(StrEnum):
+    """Changes to a federation's site."""
+
     BRING_IN = "bring_in"
     """Reserve, check and start it, and give it clients."""
     DRAIN = "drain"

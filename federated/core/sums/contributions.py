@@ -43,6 +43,8 @@ class ContributionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
+    """A site that stands out."""
+
     site: str
     by: str
     """`norm` or `share`."""

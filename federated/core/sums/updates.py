@@ -42,6 +42,8 @@ class Update:
 
 @dataclass(slots=True)
 class Updates:
+    """Updates by client id."""
+
     by_client: dict[str, Update] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -64,6 +66,7 @@ class Updates:
 
     @property
     def nbytes(self) -> int:
+        """Total bytes of the tensors."""
         return sum(a.nbytes for update in self.by_client.values() for a in update.moved.values())
 
     def to_wire(self) -> tuple[list[list[Any]], dict[str, Array]]:
@@ -88,6 +91,7 @@ class Updates:
 
 
 def bytes_of_one(model: State, roles: Roles) -> int:
+    """Bytes of one client's update of a model."""
     return sum(model[n].size * max(4, model[n].dtype.itemsize) for n in averaged(roles))
 
 

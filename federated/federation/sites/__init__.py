@@ -1,3 +1,3 @@
-"""Where the sites of a run come from (this process, several local Ray clusters, or a mediator), how
-its gang is started there, and which events of sites reach the run's observers.
+"""Where a run's sites come from (this process, local Ray clusters, or a mediator), how its gang
+starts there, and which of their events reach the run's observers.
 """

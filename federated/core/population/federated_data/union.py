@@ -43,6 +43,8 @@ class ClientsOfPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
+    """The clients of all sites with a data set."""
+
     dataset: str
     schema: Schema
     parts: tuple[ClientsOfPlace, ...]
@@ -56,6 +58,7 @@ class Union:
 
     @property
     def population(self) -> int:
+        """The number of clients."""
         return sum(len(part.ids) for part in self.parts)
 
     @property
