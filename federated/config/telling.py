@@ -1,4 +1,4 @@
-"""How a coordinator tells its config to sites, whose fedpilot may be older or newer than its own.
+"""Sends a coordinator's config to sites, whose fedpilot may be older or newer than its own.
 
 Keys at their default are left out, since an older site refuses keys that it does not know. The
 coordinator sends its defaults beside the config: a site with other defaults would train another
@@ -22,7 +22,7 @@ DISTRIBUTION = "fedpilot"
 
 
 def told(config: RunConfig) -> dict[str, Any]:
-    """What a site is told of a config: the header of a spec."""
+    """A config as the header of a spec."""
     given: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     for key in EXPLAINING:
         section, _, name = key.partition(".")
@@ -32,7 +32,7 @@ def told(config: RunConfig) -> dict[str, Any]:
 
 
 def understood(header: Mapping[str, Any]) -> RunConfig:
-    """The config that a site was told; VersionsDiffer if it means another run there, or none."""
+    """Read a config from a spec's header; VersionsDiffer if it means another run here, or none."""
     theirs = str(header.get("version") or "an earlier one")
     try:
         config = RunConfig.model_validate(header["config"], strict=False)

@@ -9,9 +9,9 @@ from .errors import DataError
 
 
 def find(name: str, folder: Path, candidates: Sequence[str], source: str) -> Path:
-    """Give the first of the candidate files that is in the folder.
+    """The first candidate file that is in the folder.
 
-    Raises `DataError` that names the folder, the files looked for and where such files come from.
+    Raises `DataError`, which names the folder, the candidates and the files' source.
     """
     if not folder.is_dir():
         raise DataError(

@@ -145,7 +145,7 @@ class EventRelay:
         self._emit("site_passed_over", site=site, reason=reason)
 
     def link_use(self, round_bytes: int) -> Callable[[LinkUse], None]:
-        """Make a reporter, for one start, of links whose transfers delay rounds of so many bytes."""
+        """Make, for one start, a reporter of links that delay rounds of so many bytes."""
         return partial(self._say_slow, LinkWatch(round_bytes))
 
     def compare_workers(self, before: Sequence[Facts] = ()) -> None:
