@@ -52,7 +52,7 @@ def with_execution(
     model: int | None = None,
     reason: str | None = None,
 ) -> RunConfig:
-    """The config with `auto` replaced by an execution and a chunk size, and why, on record."""
+    """The config with this execution in place of `auto`, and how it was chosen."""
     found = {
         "execution": execution,
         "chunk_size": chunk_size,

@@ -17,9 +17,7 @@ from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
 
 KEPT_SHARE = 0.25
-"""Share of a machine's memory for a round's updates: on their way from the workers to the
-coordinator up to three copies exist.
-"""
+"""Share of a machine's memory for a round's updates; up to three copies exist on the way."""
 
 
 def budget_of(config: RunConfig) -> Budget:

@@ -211,7 +211,7 @@ class RunFolder:
         """Replace all facts by these."""
         replace_text(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
 
-    # -- the user's code --------------------------------------------------------------------------
+    # -- the user's code ----------------------------------------------------------------------
 
     def write_failure(self, trace: str) -> None:
         """Keep the traceback of the error that ended the run."""
