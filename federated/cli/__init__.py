@@ -1,3 +1,3 @@
-"""The commands of `federated`: run, check, init, tune, doctor, runs, node. Nothing imports them but
-the `fedpilot` command itself.
+"""The commands run, check, init, tune, doctor, runs and node. Only the `fedpilot` command imports
+them.
 """

@@ -137,7 +137,7 @@ class WorkerPool:
     def submit(
         self, pieces: Sequence[WorkerCall], *, worker: int | None = None, first: bool = False
     ) -> None:
-        """Queue work in this order; `worker` binds it to one; `first` puts it before waiting work."""
+        """Queue work in order; `worker` binds it to one, `first` puts it before waiting work."""
         with self._door:
             ended = self._ended
             if ended is None:
