@@ -60,7 +60,6 @@ def _algorithm(name: str, server_learning_rate: float, rule: Rule) -> Algorithm:
 
 
 def _combined(partial: Partial, rule: Rule) -> dict[str, Array]:
-    """Combine every tensor in blocks of coordinates of all clients."""
     if partial.updates is None:
         raise ValueError("a sum does not say what each client sent")
     updates = [update.moved for _, update in partial.updates if update.weight]

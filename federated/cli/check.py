@@ -100,7 +100,6 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Describe a run of the config, line by line."""
     from fedpilot.fabric.core.text.amounts import in_bytes
 
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]

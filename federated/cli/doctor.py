@@ -60,7 +60,6 @@ class CheckResult:
     status: Status
     found: str
     advice: str = ""
-    """The remedy, if any."""
 
 
 def _judged(name: str, found: str, *, warn: str = "", fail: str = "") -> CheckResult:

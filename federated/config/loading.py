@@ -89,7 +89,6 @@ class _Draft:
     """A config during loading: values, their origins, and the problems so far."""
 
     origin: str
-    """The file, or empty."""
     values: Any
     places: dict[Path, tuple[int, str]] = field(default_factory=dict)
     """By value: an ordinal (its line in the file), and `--set ...` if it comes from there."""

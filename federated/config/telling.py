@@ -59,7 +59,6 @@ def _deciding(config: RunConfig) -> dict[str, Any]:
 
 
 def _has(given: Any, key: str) -> bool:
-    """Whether a nested mapping has a dotted key."""
     for name in key.split("."):
         if not isinstance(given, Mapping) or name not in given:
             return False

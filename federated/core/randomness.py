@@ -61,7 +61,6 @@ class Purpose(IntEnum):
     EVALUATION = 8
     """Clients or samples of an evaluation."""
     SYNTHETIC = 9
-    """Synthetic samples."""
     GROUP_COHORT = 10
     """Clients of a group in one of its steps."""
 
@@ -85,10 +84,7 @@ def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> 
 def one_per_key(
     seed: int, purpose: Purpose, keys: UInt64s, bound: int, *, round: int = 0
 ) -> NDArray[np.int64]:
-    """Draw one integer in [0, bound) for every key: shape (keys,), as `keys` has.
-
-    `bound` is in [1, 2**32]; the bias is below 2**-32.
-    """
+    """Draw one integer in [0, bound) per key: (keys,); `bound` in [1, 2**32], bias below 2**-32."""
     _check(seed, round, 0)
     keys = np.asarray(keys, dtype=np.uint64)
     return below(philox.words(seed, purpose, (0, round, _SINGLE), keys, 1)[:, 0], bound)

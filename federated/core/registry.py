@@ -318,7 +318,6 @@ def _import(path: str, module_name: str) -> Any:
 
 
 def _is_reload(known: Any, function: Any) -> bool:
-    """Whether the same definition is registered again, as when a notebook cell runs twice."""
     return bool(
         getattr(known, "__module__", None) == getattr(function, "__module__", "")
         and getattr(known, "__qualname__", None) == getattr(function, "__qualname__", "")

@@ -136,7 +136,6 @@ def refusals(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Use as many threads as a worker has."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -79,10 +79,7 @@ _FUNCTIONS: Mapping[str, LayerKind] = {
 
 
 def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
-    """Read a module's structure; `example` is one sample (1, ...).
-
-    Raises the module's own errors.
-    """
+    """Read a module's structure from one sample (1, ...); raises the module's own errors."""
     own = copy.deepcopy(module).cpu().train()
     trained = [p for p in own.parameters() if p.requires_grad]
     widths: tuple[int, ...] = ()
@@ -113,7 +110,6 @@ def _layers(module: nn.Module, x: Tensor) -> list[Layer]:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Whether a layer of PyTorch counts as one operation."""
     ours = type(layer).__module__.startswith("torch.nn")
     leaf = next(layer.children(), None) is None or isinstance(layer, nn.MultiheadAttention)
     return ours and leaf

@@ -38,7 +38,6 @@ must not wait for the federation.
 
 
 Emit = Callable[..., None]
-"""Called with an event's name and its fields."""
 
 
 def event(name: str, **fields: Any) -> Event:

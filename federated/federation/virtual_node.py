@@ -48,7 +48,6 @@ class TrainResult:
 
     client_id: str
     state: Mapping[str, Array]
-    """The client's model after training."""
     samples: int
     """The client's samples, its weight in an aggregation."""
     loss: float
@@ -100,10 +99,7 @@ class VirtualNode:
         return self._trained(self._train(model).result())
 
     async def train_async(self, model: State | None = None) -> TrainResult:
-        """`train`, awaitable: several clients can train at a time.
-
-        The first call starts the federation, which blocks for some seconds.
-        """
+        """`train`, awaitable; several can run at a time. The first call blocks for the start."""
         await asyncio.wrap_future(self._ask("node.materialize"))
         return self._trained(await asyncio.wrap_future(self._train(model)))
 

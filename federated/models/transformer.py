@@ -151,7 +151,5 @@ class _Layer(nn.Module):
 
 
 class _Mean(nn.Module):
-    """Mean over the places of a sequence."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)

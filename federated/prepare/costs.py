@@ -46,10 +46,7 @@ def check_budget(config: RunConfig, costs: Costs) -> None:
 
 
 def rounds_within(config: RunConfig, costs: Costs, clients: Mapping[str, int]) -> int | None:
-    """How many of the config's rounds its budget covers; None without a budget.
-
-    `clients`: the most that each site trains in a round.
-    """
+    """How many rounds the budget covers (None without one); `clients`: the most per site."""
     budget = budget_of(config)
     if not budget.limits_anything:
         return None

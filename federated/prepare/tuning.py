@@ -48,7 +48,6 @@ class Tuned:
 
     verdict: TunedExecution
     chosen: Execution
-    """The choice of `execution: auto`."""
     refused: dict[ExecutionKind, str]
     """Executions that do not suit the model, and why."""
 

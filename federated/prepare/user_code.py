@@ -57,23 +57,16 @@ class UserCode:
 
 
 def code_here(config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
-    """The code that the config names, from folders (Python's own by default).
-
-    Runs none of it, and accepts code that cannot travel.
-    """
+    """The code that the config names, from folders, unexecuted; it need not be able to travel."""
     return _code(config, sources(own_code(config), search).files, search)
 
 
 def code_sent(config: RunConfig, archive: bytes, search: Sequence[str] | None = None) -> UserCode:
-    """The code that the config names, from an archive that came with it; runs none of it.
-
-    Raises CodeRefused for an invalid archive.
-    """
+    """The code that the config names, from its archive, unexecuted; raises CodeRefused."""
     return _code(config, unpacked(archive), search)
 
 
 def _code(config: RunConfig, files: Mapping[str, bytes], search: Sequence[str] | None) -> UserCode:
-    """The code that the config names, with these files as its own."""
     archive = packed(files) if files else b""
     installed = not_among(files, own_code(config))
     beside = digest_of(installed, search)

@@ -233,10 +233,7 @@ class _Collecting:
 
 
 def imports(content: bytes, place: str) -> Iterator[str]:
-    """The names that a file imports anywhere in it; none if it is not Python.
-
-    `from a import b` may mean the module `a.b`.
-    """
+    """The names that a file imports (`from a import b` as `a.b` too); none if it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come again at import

@@ -97,9 +97,8 @@ class ClientStates:
             self._file.executemany(SAVE, _rows(round_number, states))
 
     def forget_after(self, round_number: int) -> None:
-        """Drop the states of later rounds: the run resumes after `round_number`.
-
-        Raises RunRefused if `commit` dropped states of that time.
+        """Drop states after the round to resume; RunRefused if `commit` dropped states of that
+        time.
         """
         with self._transaction():
             self._refuse_before(round_number)

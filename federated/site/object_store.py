@@ -36,8 +36,6 @@ STORE_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class _Entry:
-    """The entry of one digest."""
-
     nbytes: int
     state: State | None = None
     """None while it is only on disk."""
@@ -47,10 +45,7 @@ class _Entry:
 
 
 class GlobalObjectStore:
-    """One site's states; all methods may be called from any thread.
-
-    A stored state must not be changed; returned ones cannot be.
-    """
+    """One site's states, read-only once stored; methods may be called from any thread."""
 
     def __init__(
         self, put: Callable[[Any], Any], *, limit_bytes: int, folder: Path | None = None

@@ -60,7 +60,6 @@ class Surroundings:
     pace: Pace
     notify: Notify
     states: ClientStates | None
-    """The clients' memories, if the algorithm has any."""
 
 
 class SiteRound:

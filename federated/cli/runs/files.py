@@ -89,7 +89,6 @@ def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_jso
 
 
 def _remove(run_ids: tuple[str, ...], act: Callable[[str], object], as_json: bool) -> None:
-    """Remove runs one after the other, and report each."""
     removed: list[str] = []
     try:
         for run_id in dict.fromkeys(run_ids):

@@ -122,7 +122,6 @@ def _verified(
     watched: Interruptions,
     as_json: bool,
 ) -> Verification:
-    """Verify runs of a folder here, and report findings on the way."""
     with redirect_stdout(sys.stderr):
         from ...federation.federation import Federation
         from ...federation.verify import ProgressLine, Replay, TextReport, Tools, verify

@@ -170,4 +170,3 @@ _CUDA_1: Rows = {
     "weights plain": (1e-5, 1e-5, 1e-5),
 }
 TABLES: dict[int, Table] = {1: {"cpu": _by_kind(_CPU_1), "cuda": _by_kind(_CUDA_1)}}
-"""By number."""

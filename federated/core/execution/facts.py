@@ -15,7 +15,6 @@ class ExecutionKind(StrEnum):
     """A way of computing a chunk."""
 
     SEQUENTIAL = "sequential"
-    """One client after another."""
     FOLDED = "folded"
     """Several at once, the clients folded into the batch."""
     MAPPED = "mapped"
@@ -30,7 +29,6 @@ class Execution:
 
     kind: ExecutionKind
     chunk_size: int
-    """Clients per chunk."""
 
 
 class LayerKind(StrEnum):
@@ -72,7 +70,6 @@ class ModelFacts:
 
     layers: tuple[Layer, ...]
     trained: int
-    """Trained parameters."""
     tensors: int
     """Tensors that hold them."""
     inputs: int

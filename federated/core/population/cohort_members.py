@@ -36,7 +36,6 @@ class Members:
     """Whether a full answer counts every client exactly once; false for groups, which train a part.
     """
     samples_of: SamplesOf | None = None
-    """None if unknown."""
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
         """The clients in an answer's sum (None if unknown), and how many it refused without a name.

@@ -73,7 +73,6 @@ class StateFile:
     memory: bool = False
     """Whether the server keeps more than the model."""
     problem: str = ""
-    """Why it cannot be read."""
 
     @property
     def is_checkpoint(self) -> bool:
@@ -327,10 +326,7 @@ class Reproducibility:
 def standing(
     recorded: Mapping[str, Any], *, identity: str, code: str, data: str, initial: str
 ) -> Reproducibility:
-    """Compare a manifest with the present config, code and data.
-
-    `identity` is that of config.yaml with the recorded code and data.
-    """
+    """Compare a manifest with now; `identity` is of config.yaml with the recorded code and data."""
     reasons = []
     if "identity" not in recorded:
         reasons.append(f"{MANIFEST} records no identity")

@@ -31,7 +31,6 @@ class Comparison:
 
     verdict: Verdict
     rounds: tuple[int, int]
-    """Number of rounds of each run."""
     same_until: int
     """The last round up to which all models are the same; -1 if the initial models differ."""
     round_number: int | None = None
@@ -44,7 +43,6 @@ class Comparison:
     data_differs: bool
     same_identity: bool
     environment: Mapping[str, tuple[str, str]]
-    """Differences between the workers of the two runs."""
 
     @property
     def agree(self) -> bool:

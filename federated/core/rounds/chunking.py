@@ -19,7 +19,6 @@ CALL_S = 0.0015
 SHORT_S = 0.06
 """A round that takes all workers at most this long has one piece per worker."""
 LEAST_S = 0.02
-"""The shortest piece."""
 LONGEST_S = 5.0
 """The longest piece, since a lost worker loses it."""
 SHARE = 2

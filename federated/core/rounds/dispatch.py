@@ -87,10 +87,7 @@ class Dispatcher:
     def submit(
         self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
     ) -> list[Action]:
-        """Queue work in this order; `worker` binds it to one worker (for hosted nodes).
-
-        `first` puts it before all waiting work.
-        """
+        """Queue work in order; `worker` binds it to one (hosted nodes), `first` queues it in front."""
         taken = list(works)
         if first:
             self._waiting.extendleft(reversed(taken))

@@ -163,7 +163,6 @@ class Fail:
     never: bool = False
     """Whether they are clients of a site that gets no further orders."""
     waited_s: float | None = None
-    """None where no site was left to wait for."""
 
 
 Step = Wait | Close | Forgo | Done | Fail

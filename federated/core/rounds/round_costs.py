@@ -38,7 +38,6 @@ class Costs:
     """Bytes of models and answers."""
 
     model: int
-    """Of the global model."""
     answer: int
     """The most in a site's answer to a round, for any number of clients."""
     update: int = 0

@@ -58,7 +58,6 @@ class Contribution:
     site: str
     clients: int
     share: float
-    """From 0 to 1."""
     norm: float
     """Norm of its mean update; 0 without clients."""
     cosine: float | None = None
@@ -76,10 +75,7 @@ class Contribution:
 
 
 def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
-    """Measure what each site added, by its answers to one round, of which none may have overflowed.
-
-    The partials are not changed.
-    """
+    """Measure each site's part in a round; no answer may have overflowed, and none is changed."""
     parts: dict[str, Partial] = {}
     for site, partial in answers:
         before = parts.get(site)
@@ -194,7 +190,6 @@ def _mean(partial: Partial) -> Mapping[str, Array]:
 
 
 def _products(means: Sequence[Mapping[str, Array]]) -> Array:
-    """Inner products of all pairs of mean updates, (sites, sites)."""
     products = np.zeros((len(means), len(means)))
     for name in next((mean for mean in means if mean), {}):
         size = next(mean[name].size for mean in means if mean)

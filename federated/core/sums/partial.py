@@ -72,7 +72,6 @@ class Tally:
     loss: int = 0
     """Sum of the losses, in units of 2**-32."""
     not_finite: int = 0
-    """Samples whose loss was not a finite number."""
     untold: int = 0
     """Samples without a loss, which a `client_update` may omit."""
 
@@ -104,10 +103,7 @@ class Tally:
         *,
         told: bool = True,
     ) -> Self:
-        """Count trained clients: their samples and finite sums of losses, (k,) each.
-
-        `told` is false for clients without losses.
-        """
+        """Count trained clients: samples and finite sums of losses, (k,) each; `told` if known."""
         count = int(samples.sum())
         self.samples += count
         if told:
@@ -207,7 +203,6 @@ class Partial:
     weight: int = 0
     """Sum of the clients' weights (samples)."""
     clients: int = 0
-    """Number of updates added."""
     earlier: dict[int, int] = field(default_factory=dict)
     """By step, for groups that train in several: updates added in earlier steps."""
     refused: list[str] = field(default_factory=list)

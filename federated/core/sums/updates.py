@@ -25,9 +25,7 @@ class Update:
     """One client's update. Its arrays are never written to."""
 
     moved: Mapping[str, Array]
-    """By tensor: how far it moved."""
     weight: int
-    """The client's samples."""
     measured: tuple[int, ...]
     """Its training metrics: the sums of a Tally."""
 

@@ -45,10 +45,7 @@ def account_of(error: BaseException) -> Account:
 def client_failed(
     client_id: str, doing: str, error: BaseException, printed: str = ""
 ) -> ClientFailed:
-    """The ClientFailed for an error in a client's work.
-
-    `printed` is what the user's code had printed before.
-    """
+    """The ClientFailed for an error in a client's work; `printed`: its output before that."""
     account = account_of(error)
     before = f"{printed}\n" if printed else ""
     return ClientFailed(client_id, doing, account.reason, f"{before}{account.trace}")

@@ -59,7 +59,6 @@ def chain_of(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[Dense, ..
 
 
 Step = tuple[str, nn.Module | None]
-"""The name of a step, and its layer if it is one."""
 
 
 def _steps(module: nn.Module) -> list[Step]:

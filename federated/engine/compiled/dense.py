@@ -19,7 +19,6 @@ NONE, RELU, TANH, SIGMOID = range(4)
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION = range(5)
 """Columns of the table of layers; the middle two are offsets in a client's weights."""
 PLAIN, MOMENTUM, ADAM, ADAMW = range(4)
-"""Update rules."""
 RATE, DECAY, KEPT, BETA1, BETA2, EPS = range(6)
 """Indices of their constants; `KEPT` is the momentum."""
 

@@ -19,7 +19,6 @@ from ...core.execution.kernel import cache_folder, cpu_kind
 from . import dense
 
 CHAINS = "the training of dense layers"
-"""The compiled code, in words."""
 
 
 def are_ready(dtype: torch.dtype) -> bool:

@@ -34,7 +34,6 @@ class MappedModule:
             for path, layer in self._module.named_modules()
             for local, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
         }
-        """By a parameter's place in a layer: its name."""
         self._frozen = {
             name: parameter.detach()
             for name, parameter in self._module.named_parameters()

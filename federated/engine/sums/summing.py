@@ -99,8 +99,6 @@ class RunningSum:
 
 
 class _Term:
-    """The sum of one tensor."""
-
     def __init__(self, name: str, like: Tensor) -> None:
         self.name = name
         self.exponent = 0

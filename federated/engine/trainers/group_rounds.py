@@ -130,7 +130,6 @@ class GroupRounds:
         )
 
     def _moved(self, state: State, total: Partial) -> State:
-        """The group's model after a step."""
         moved, _ = self._plain.apply(state, self._roles, {}, total.mean())
         for name, largest in total.largest.items():
             moved[name] = np.maximum(moved[name], largest)

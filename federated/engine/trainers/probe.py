@@ -29,7 +29,6 @@ from .resident import ResidentModule
 from .trainer_factory import TrainerFactory
 
 CLIENTS = 16
-"""The most clients of a probe."""
 POOL = 64
 """Samples from which they draw theirs."""
 STEPS = 2
@@ -47,7 +46,6 @@ AGREE_ABOUT = 1e-3
 
 
 Results = dict[int, dict[str, Tensor]]
-"""Each client's trained tensors."""
 
 
 def example(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

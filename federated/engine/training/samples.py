@@ -43,9 +43,7 @@ class Chunk:
     clients: Indices
     """Their places in the population, (k,), those with most samples first."""
     keys: UInt64s
-    """Their random keys, (k,)."""
     sizes: npt.NDArray[np.int64]
-    """Their samples, (k,)."""
     rows: npt.NDArray[np.int64]
     """Positions of all their samples, client after client."""
 

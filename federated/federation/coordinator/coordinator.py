@@ -151,7 +151,6 @@ class Coordinator:
         self._run.emit("round_finished", of=self._config.federation.rounds, **fields)
 
     def _book_traffic(self) -> None:
-        """Record the traffic since the last call."""
         flows, meter = self._run.mediator.orders.drain_traffic(), self._run.orders.meter
         if meter is not None:
             meter.book(flows)

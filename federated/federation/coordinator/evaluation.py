@@ -128,7 +128,6 @@ class EvaluationPhase:
         return gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
 
     def _judges(self) -> int:
-        """How many clients evaluate a model at the sites."""
         run, evaluation = self.run, self.run.config.evaluation
         population = run.mediator.membership.assignment.population
         match evaluation.clients:

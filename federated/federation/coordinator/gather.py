@@ -84,10 +84,7 @@ class Query(AnswerCheck, Protocol):
         """Have the site answer that order with its finished work."""
 
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients a checked answer covers; called only where some may be missing.
-
-        Raises AnswerRefused if it covers other clients.
-        """
+        """How many clients a checked answer covers, if some may be missing; raises AnswerRefused."""
 
     def most(self, share: Share) -> int:
         """How many of these clients the query is about."""
@@ -124,7 +121,6 @@ class Answers:
 
     all: Sequence[Answered]
     missing: Sequence[Part]
-    """Parts without an answer."""
     late: Sequence[Unanswered]
     """Missing parts whose sites may still answer."""
     reason: str
@@ -349,7 +345,6 @@ class Gather:
                 each.done = min(told["done"], self._query.most(each.part.share))
 
     def _wait(self, seconds: float | None) -> None:
-        """Wait for an event, at most `seconds`."""
         try:
             act = self._happened.get(
                 timeout=LONGEST_WAIT_S if seconds is None else max(0.0, seconds)

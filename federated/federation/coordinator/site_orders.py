@@ -61,10 +61,7 @@ class OrderSender:
         """The traffic budget while a run that has one goes on."""
 
     def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
-        """Send the order about these clients, with its model unless the site has it.
-
-        Raises TrafficSpent if the budget does not allow it.
-        """
+        """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
         if self.meter is not None:

@@ -106,7 +106,6 @@ class RoundTraining:
     by_site: Mapping[str, Any]
     """What each site added, for the round's row; empty if a sum has left its range."""
     digests: dict[str, dict[str, str]]
-    """Digests of clients' models, if the config requests them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +215,6 @@ def _merged(answers: Sequence[Payload]) -> Partial:
 
 
 def _partial_of(answer: Payload) -> Partial:
-    """The sum in a checked answer."""
     return Partial.from_wire(answer.header["partial"], answer.tensors)
 
 

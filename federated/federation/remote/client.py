@@ -100,10 +100,7 @@ class Connection:
 
 
 class RemoteFederation:
-    """Clients by id (`federation["client_7"]`) of a run at a mediator.
-
-    Closing it stops an `owned` run.
-    """
+    """Clients by id of a run at a mediator; closing this stops an `owned` run."""
 
     round = 0
     """The coordinator knows the round; a client here trains the next one."""
@@ -123,11 +120,9 @@ class RemoteFederation:
         return VirtualNode(self, index)
 
     def __len__(self) -> int:
-        """The population."""
         return int(self.list_nodes(count=0)["total"])
 
     def __iter__(self) -> Iterator[str]:
-        """The clients' ids."""
         first = 0
         while nodes := self.list_nodes(first=first, count=PAGE)["nodes"]:
             yield from (str(node["id"]) for node in nodes)

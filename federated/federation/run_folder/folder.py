@@ -151,10 +151,7 @@ class RunFolder:
 
     @classmethod
     def reading(cls, path: Path) -> Self:
-        """Lock an earlier run for reading: others may read but not run it; nothing is written.
-
-        Raises RunRefused if it is running.
-        """
+        """Lock an earlier run for reading, shared, without a write; RunRefused if it is running."""
         folder = cls(path)
         if (path / ".lock").exists():
             folder._take_lock(os.O_RDONLY, fcntl.LOCK_SH)

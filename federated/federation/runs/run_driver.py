@@ -92,10 +92,7 @@ class RunDriver:
             return self._run(folder, progress, resumed=True)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
-        """The coordinator of the rounds, with its record in `folder`.
-
-        Raises FederatedError without a gang.
-        """
+        """The coordinator, with its record in `folder`; FederatedError without a gang."""
         config, inputs = self._loaded.config, self._loaded.inputs
         run = RunContext(
             config=config,

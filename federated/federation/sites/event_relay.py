@@ -68,10 +68,7 @@ class Hearing:
 
 
 class Workforce:
-    """The workers of a run, their facts, and their differences.
-
-    Workers may come up while other threads read.
-    """
+    """The workers of a run, their facts and differences; for use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -149,10 +146,7 @@ class EventRelay:
         return partial(self._say_slow, LinkWatch(round_bytes))
 
     def compare_workers(self, before: Sequence[Facts] = ()) -> None:
-        """Compare workers with each other and with those of `before`.
-
-        Raises RunRefused if they differ and must be alike.
-        """
+        """Compare workers and those of `before`; RunRefused if they must be alike and differ."""
         if self._strict:
             self.workforce.check_alike(before)
             return

@@ -59,8 +59,6 @@ def compare_runs(first: Reading, second: Reading) -> Comparison:
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two runs during the search."""
-
     run: Reading
     federation: Federation | None = None
     recorded: dict[str, ClientFacts] = field(default_factory=dict)
@@ -90,8 +88,6 @@ def localise(
 
 @dataclass(slots=True)
 class _Search:
-    """The search in one round of two runs."""
-
     sides: tuple[_Side, _Side]
     number: int
     how: Replay

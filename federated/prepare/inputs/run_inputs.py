@@ -52,7 +52,6 @@ class RunInputs:
     data: SiteData
     roles: Roles
     initial: dict[str, Array]
-    """The model of round 0."""
     data_digest: str
     """Digest of the samples; at the coordinator of data at sites, of what the sites disclose."""
     cohort_size: int
@@ -60,7 +59,6 @@ class RunInputs:
     enough: int
     """Clients that suffice to close a round: fewer than `cohort_size` with over-sampling."""
     here: range
-    """The clients whose samples are here."""
     union: Union | None = None
     """The clients of each site; only at the coordinator of data at sites."""
 

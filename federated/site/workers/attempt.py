@@ -19,7 +19,6 @@ class Attempt:
     """Distinguishes attempts of one site."""
     round_number: int
     exponents: Mapping[str, int]
-    """The grid of the sum."""
     execution: Execution
     digests: bool = False
     """Whether the answer has digests of every client's tensors."""
@@ -42,6 +41,5 @@ class PieceResult:
     memories: Mapping[int, State] = field(default_factory=dict)
     """What clients keep for their next training."""
     digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By client id and tensor, if requested."""
     printed: Mapping[str, str] = field(default_factory=dict)
     """Output of the user's training code, by client id."""

@@ -78,15 +78,12 @@ class NodeSettings:
     code: bytes = b""
     """The archive of modules that came with the run."""
     needs: Needs
-    """What the algorithm needs from the clients' updates."""
     steps: Steps | None = None
     """How groups train, if any: a round then names groups by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedModel:
-    """A global model as received, and as tensors on the device."""
-
     state: State
     tensors: Mapping[str, Tensor]
 
@@ -188,10 +185,7 @@ class FederatedNode:
         key: str,
         state: State | None,
     ) -> PieceResult:
-        """Train these clients and add them to the attempt's sum; hand that up if asked to.
-
-        With groups, `clients` are numbers of groups.
-        """
+        """Train these clients (or groups) into the attempt's sum; hand it up if asked to."""
         started = time.perf_counter()
         model = self._model(key, state)
         total = self._sum_of(attempt, model)

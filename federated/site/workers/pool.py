@@ -35,7 +35,6 @@ class SharedModel:
     """A model from which several pieces of work start; sent to each worker once."""
 
     key: str
-    """Its digest."""
     content: Any
     """The state, or the fabric's handle of it."""
 
@@ -188,7 +187,6 @@ class WorkerPool:
         self._end(ended)
 
     def _end(self, error: BaseException) -> None:
-        """Accept no more work, and fail unfinished work."""
         with self._door:
             self._ended = error
             pieces, self._pieces = list(self._pieces.values()), {}

@@ -57,7 +57,6 @@ class Declared:
     counts: tuple[int, ...] | None = None
     """Samples of each client, exact or rounded by the site."""
     exact: bool = False
-    """Whether the site says that the counts are exact."""
 
     @property
     def told(self) -> Told:

@@ -31,7 +31,6 @@ class Place:
     pattern: str
     """Pattern for client names where ids are not disclosed."""
     ids_digest: str = ""
-    """Digest of the disclosed ids."""
 
     @property
     def here(self) -> range:

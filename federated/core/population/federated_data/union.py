@@ -33,7 +33,6 @@ class ClientsOfPlace:
     counts: tuple[int, ...] | None
     ids_digest: str
     exact: bool = False
-    """Whether the counts are exact."""
 
     @property
     def indices(self) -> range:
@@ -171,7 +170,6 @@ def _check_alike(dataset: str, declared: Mapping[str, Declared]) -> None:
 
 
 def _check_distinct(dataset: str, declared: Mapping[str, Declared], pattern: str) -> None:
-    """Raise UnionError for two clients with the same id."""
     numbered = {
         name: ids_of(name, None, each.clients, pattern)
         for name, each in declared.items()

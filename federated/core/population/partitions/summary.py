@@ -24,7 +24,6 @@ class PartitionSummary:
     samples_median: float | None
     samples_max: int | None
     labels_mean: float | None
-    """Mean number of distinct labels per client."""
 
 
 def describe(partition: Partition, labels: ArrayLike) -> PartitionSummary:
