@@ -45,7 +45,6 @@ class Purpose(IntEnum):
     """Purposes of random numbers. The values are part of every result: add, never renumber."""
 
     INIT = 1
-    """Initial weights of a model."""
     SPLIT = 2
     """Samples held out for testing."""
     PARTITION = 3

@@ -28,8 +28,8 @@ CLIENT_COLUMN = "client_column"
 def load_declared(declaration: Declaration) -> Dataset:
     """The declared data set, with each sample's client.
 
-    Raises DataError for data that differ from the declaration, RegistryError for a missing loader,
-    and OSError for missing files.
+    Raises DataError (data differ from the declaration), RegistryError (no loader), OSError (no
+    file).
     """
     match declaration.clients["arise"]:
         case "file_per_client":

@@ -40,8 +40,7 @@ check = _loaders.check
 def load(dataset_type: str, options: Mapping[str, Any] | None = None) -> Dataset:
     """Load a data set.
 
-    Raises `UnknownName`, `BadPath` or `BadOption` for faults of the config, and `DataError` for
-    faults of the data.
+    Raises `UnknownName`, `BadPath` or `BadOption` for the config, `DataError` for the data.
     """
     found: object = _loaders.call(dataset_type, options or {})
     if not isinstance(found, Dataset):

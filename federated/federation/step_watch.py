@@ -1,7 +1,6 @@
 """StepWatch: reports what a silent run waits for.
 
-It emits the event `waiting` after `QUIET_S` without any event, and again after every further
-`QUIET_S` of silence.
+It emits `waiting` after every `QUIET_S` seconds without any event.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def build(
 ) -> nn.Module:
     """Build a model with initial weights from PyTorch's global generator.
 
-    Raises `UnknownName`, `BadPath` or `BadOption` for faults of the config, and `ModelError` for a
-    model that does not suit the data.
+    Raises `UnknownName`, `BadPath` or `BadOption` for the config, `ModelError` if the data do not
+    suit.
     """
     from torch import nn
 

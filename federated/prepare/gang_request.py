@@ -125,8 +125,7 @@ def uncollected() -> Iterator[None]:
 def set_aside() -> Iterator[None]:
     """Exempt all present objects from garbage collection, which Ray starts now and then.
 
-    Each pass over PyTorch's million objects would stop this process for 0.15 s. A `gc.freeze` of
-    the user's own is respected.
+    A pass over PyTorch's million objects takes 0.15 s. Respects a `gc.freeze` of the user's own.
     """
     ours = not gc.get_freeze_count()
     if ours:

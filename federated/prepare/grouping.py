@@ -34,8 +34,8 @@ def groups_of(
 ) -> ClientGroups | None:
     """The groups of the clients that are here; None in a star.
 
-    `labels` and `columns` are those of the partition's samples. Raises ConfigError for a missing
-    column, or more blocks than clients.
+    `labels` and `columns` are of the partition's samples. ConfigError: no such column, too many
+    blocks.
     """
     if config.hierarchy is None:
         return None

@@ -63,8 +63,8 @@ class ClientStates:
     def __init__(self, path: Path | None, *, cache_bytes: int = CACHE_BYTES) -> None:
         """Open or make the file; without a path, a temporary one that ends with this object.
 
-        `cache_bytes` bounds the pages in memory. Raises RunRefused for an unreadable file or
-        another format.
+        `cache_bytes` bounds pages in memory. Raises RunRefused for an unreadable file or other
+        format.
         """
         self._name = "a temporary file" if path is None else str(path)
         self._lock = threading.RLock()

@@ -49,8 +49,7 @@ def decide(
 ) -> Choice:
     """The cheapest execution by the numbered cost model; one by one unless another is much cheaper.
 
-    `refused` maps each execution whose results would differ from training one by one to the reason.
-    A `wish` is followed at any cost.
+    `refused` has a reason per execution with other results; a `wish` is followed at any cost.
     """
     size = wish.chunk_size or (SEQUENTIAL_CHUNK if wish.kind is ExecutionKind.SEQUENTIAL else None)
     if wish.kind is not None and size is not None:

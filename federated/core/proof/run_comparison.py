@@ -22,7 +22,6 @@ class Verdict(StrEnum):
     PARTED = "parted"
     """The models differ from some round on."""
     UNKNOWN = "unknown"
-    """A needed digest is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class Dispatcher:
     def submit(
         self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
     ) -> list[Action]:
-        """Queue work in order; `worker` binds it to one (hosted nodes), `first` queues it in front."""
+        """Queue work in order; `worker` binds it to one (hosted nodes), `first` goes in front."""
         taken = list(works)
         if first:
             self._waiting.extendleft(reversed(taken))

@@ -104,8 +104,7 @@ def norm_of(partial: Partial) -> float:
 def reach_of(partial: Partial) -> float:
     """The furthest that clients moved a number of a tensor in the mean; also for an overflowed sum.
 
-    It comes from the bounds. The norm of a mean update is at most this times the root of the
-    tensor's size.
+    From the bounds; a mean update's norm is at most this times the root of the tensor's size.
     """
     if not partial.weight:
         return 0.0

@@ -24,7 +24,6 @@ ENDING = ".py"
 RESERVED = frozenset({"fedpilot"}) | sys.stdlib_module_names
 """Modules and packages that are never the user's own."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages."""
 
 _FILE, _ENTRY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _FILE_HEAD = struct.Struct("<4s5H3I2H")

@@ -1,7 +1,7 @@
 """MappedModule: any module by `torch.func.vmap`, its parameters stacked.
 
-Slower than folding, and more general: any code may use weights. The first run fails for what vmap
-refuses: branches on values, buffers that change, random numbers.
+Slower than folding, but any code may use weights. The first run fails for what vmap refuses:
+branches on values, buffers that change, random numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Collects every update of a worker's clients, for algorithms that need them all.
 
-`Partial.keep` defines what is kept; this computes the clients' moves on the device and copies them
-to main memory.
+`Partial.keep` defines what is kept; this computes moves on the device and copies them to memory.
 """
 
 from __future__ import annotations

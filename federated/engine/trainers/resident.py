@@ -51,8 +51,8 @@ class ResidentModule:
     def gradients_arranged(self) -> Iterator[None]:
         """Let gradients reach pooling layers in the memory format of the module.
 
-        They lose it where activations are flattened, and the backward pass of a pooling layer then
-        takes several times as long.
+        Flattened activations lose it, and then a pooling layer's backward pass takes several times
+        longer.
         """
         hooks = [layer.register_forward_hook(_arrange_gradient) for layer in self._pooling]
         try:

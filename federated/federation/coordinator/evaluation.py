@@ -1,7 +1,6 @@
 """EvaluationPhase: evaluates a model, on the coordinator's test set or on clients' samples.
 
-Where a clock decides which evaluations count, the phase journals them, and a repeated round reads
-the journal.
+If a clock decides which evaluations count, the phase journals them for a repeated round.
 """
 
 from __future__ import annotations

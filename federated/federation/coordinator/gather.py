@@ -84,7 +84,7 @@ class Query(AnswerCheck, Protocol):
         """Have the site answer that order with its finished work."""
 
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients a checked answer covers, if some may be missing; raises AnswerRefused."""
+        """How many clients a checked answer covers, if some may be missing; or AnswerRefused."""
 
     def most(self, share: Share) -> int:
         """How many of these clients the query is about."""

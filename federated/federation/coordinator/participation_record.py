@@ -1,7 +1,6 @@
 """CountedRounds: journals which clients counted in a round, where a clock decided, before use.
 
-A round that is repeated, to resume or to verify the run, reads the record, and with it the late
-updates that counted, which cannot be trained again.
+A repeated round reads the record and the late updates that counted, which cannot be trained again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """TrainingPhase: has the sites train a round, on a coarser grid until the sum of updates fits.
 
-Where a clock decides which clients count, the phase journals that before it uses the sum, and a
-repeated round reads the journal.
+If a clock decides which clients count, the phase journals them before use, for a repeated round.
 """
 
 from __future__ import annotations

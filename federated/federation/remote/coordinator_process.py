@@ -79,8 +79,7 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
 class EventReporter:
     """Sends a run's events to the mediator, as an observer.
 
-    An interrupted run continues with the next coordinator, unless a user has stopped it. So its
-    followers get the reason for the wait, not an end.
+    Followers of an interrupted run that will resume get the reason for the wait, not an end.
     """
 
     def __init__(self, connection: MediatorConnection) -> None:
@@ -175,8 +174,7 @@ def _serve(
 def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
     """Report a built-in loader's files in the same words if missing, unreadable or wrong.
 
-    The user who submitted the run sees the error, and must not learn which files the mediator's
-    machine has.
+    The user who submitted the run sees the error, but must not learn which files the mediator has.
     """
     from ...data import DataError
 
@@ -215,7 +213,7 @@ def archive_in(place: Path, digest: str) -> bytes:
 def _tell_failure(
     connection: MediatorConnection, run: str, error: Exception, seconds: float
 ) -> None:
-    """Report to the run's followers why it ended before it began."""
+    """Report to followers why a run ended before it began."""
     failure = failure_of(error)
     ending = {"status": "failed", "failure": failure, "reason": failure}
     nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}

@@ -46,8 +46,8 @@ def declarations(
 ) -> Declarations | None:
     """What a run's sites disclose, if its data lies there; the same for every call.
 
-    The first call writes it to `kept`, so an interrupted run continues with the same sites. Raises
-    ReservationRefused if too few sites hold the data set.
+    `kept` stores it for a resumed run. Raises ReservationRefused if too few sites hold the data
+    set.
     """
     if config.data.from_ is None:
         return None

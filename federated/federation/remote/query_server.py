@@ -35,7 +35,6 @@ TELL_S = 30.0
 MOST_OPEN = 1_000
 """Questions that wait for sites."""
 MOST_LISTED = 1_000
-"""Nodes in one answer."""
 TELLS = ("node.list", "node.show")
 """Questions that need no work at a site."""
 NOT_TOLD = "not told"
@@ -50,8 +49,6 @@ class NotAnswered(FederatedError):
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A question that waits for a site."""
-
     question: RunQuery
     ends: float
     """On the monotonic clock."""

@@ -75,7 +75,6 @@ def draw(
 
 
 def _best(rows: Sequence[Mapping[str, Any]], metric: str, rounds: Sequence[int]) -> int:
-    """Position of the best round among those with an accuracy."""
     values = dict(zip(*_series(rows, metric), strict=True))
     sign = 1.0 if metric == "accuracy" else -1.0
     return max(range(len(rounds)), key=lambda i: sign * values.get(rounds[i], -sign * math.inf))

@@ -121,7 +121,6 @@ def workers_starting(fields: Mapping[str, Any]) -> str:
 
 
 def _site(fields: Mapping[str, Any], word: str) -> str:
-    """The event's site; empty if there is only one."""
     site = fields.get("site", ALONE)
     return "" if site == ALONE else f" {word} {site}"
 

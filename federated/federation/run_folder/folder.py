@@ -70,7 +70,6 @@ class Checkpoint:
     identity: str
     model: dict[str, Array]
     memory: dict[str, Array]
-    """The server optimizer's memory."""
 
 
 def check_free(root: Path, run_id: str) -> None:

@@ -26,7 +26,6 @@ SUBMITTED = "submitted"
 JUDGED = ("accuracy", "loss", "best", "best_round")
 """Fields of the last round that a run's end repeats."""
 ENDING = ("status", "failure", "reason", "rounds", "digest", "seconds")
-"""Manifest fields of a run's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,7 @@ class RunResult:
     run_id: str
     folder: Path
     rounds: int
-    """Finished rounds."""
     reason: str
-    """Why it ended."""
     digest: str
     """SHA-256 of the last model."""
     best_round: int

@@ -42,7 +42,6 @@ class GangSession:
     ) -> None:
         """`name` is the gang's, `user` owns it; `undo` ends what was started before."""
         self.name = name
-        """The gang's name when it is reserved."""
         self._user = user
         self._source = source
         self._loaded = loaded

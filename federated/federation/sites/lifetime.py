@@ -35,7 +35,6 @@ class Lifetime:
         self._state = State.NEW
         self._closing = False
         self._starter = 0
-        """The starting thread."""
 
     @property
     def closing(self) -> bool:
@@ -45,8 +44,7 @@ class Lifetime:
     def start(self, begin: Callable[[ExitStack], None]) -> None:
         """Call `begin` unless it is started; wait for another thread's start.
 
-        Raises FederatedError if it is closed, now or meanwhile; then everything that `begin` put on
-        the stack is undone.
+        If it is closed, or closes meanwhile, undoes what `begin` began and raises FederatedError.
         """
         me = threading.get_ident()
         with self._changed:

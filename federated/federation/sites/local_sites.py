@@ -153,7 +153,6 @@ class LocalSites:
 
 
 def _each(config: RunConfig) -> RayChoice:
-    """The resources of each site's Ray."""
     ray, count = config.resources.ray, len(config.sites.names)
     whole = local_machine().total
     return RayChoice(

@@ -32,7 +32,6 @@ class NodeOrders:
         self._model = model
 
     def __len__(self) -> int:
-        """The population."""
         return self._loaded.inputs.population
 
     def client_id(self, index: int) -> str:
@@ -121,7 +120,6 @@ class NodeOrders:
 
 
 def _kind(array: object) -> str:
-    """The type of a state's entry, in words."""
     if array is None:
         return "nothing"
     if not isinstance(array, np.ndarray):

@@ -61,7 +61,7 @@ class SiteSource:
     names: tuple[str, ...]
     """The sites that may take part; at a mediator without data at sites, known once opened."""
     least: int | None
-    """The least sites that must hold their part of the gang; None for all."""
+    """The fewest sites that must hold their part of the gang; None for all."""
     counted: Callable[[], list[tuple[Flow, int]]] | None = None
     """Returns the bytes counted on the wire since its last call; None without a wire."""
 

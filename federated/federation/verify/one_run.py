@@ -36,7 +36,6 @@ class Replay(StrEnum):
     LAST = "last"
     """From the older kept checkpoint; a short run without one, from the start."""
     ALL = "all"
-    """From the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +76,12 @@ class Replayed:
     start: int = 0
     """The round whose model it began with."""
     last: int = 0
-    """The last round trained again."""
     departure: Departure | None = None
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Differences between the workers of then and now: (then, now)."""
     findings: tuple[Finding, ...] = ()
     """Findings whose tensors only the replay could name."""
     not_done: str = ""
-    """Why nothing was trained."""
 
 
 def check_run(run: Reading) -> Checked:

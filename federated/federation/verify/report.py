@@ -193,7 +193,6 @@ class TextReport:
         self._table(("tensor", "elements", "by at most", ""), rows)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows, if any, under their line."""
         if not rows:
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

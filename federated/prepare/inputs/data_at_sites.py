@@ -56,8 +56,8 @@ def gather_here(
 ) -> RunInputs:
     """The inputs of a site's part: the data that its admin declared.
 
-    Raises DataUnusable if the data differ from the declaration or the disclosure, without details
-    in the message, and PolicyRefused for what the admin keeps at the site.
+    Raises DataUnusable, without details, for other data, and PolicyRefused for what stays at the
+    site.
     """
     name = place.dataset
     if name not in declarations:

@@ -1,7 +1,6 @@
 """A site's place in the population: which clients the site has, and their names.
 
-A client keeps its own id if its site discloses ids. Otherwise its name is made from the site's name
-and a number.
+A client has its own id if its site discloses ids, otherwise the site's name and a number.
 """
 
 from __future__ import annotations

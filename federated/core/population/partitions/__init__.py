@@ -1,5 +1,4 @@
 """Decides which samples each client holds, and the clients' ids.
 
-A partition is a function of (labels, recipe, seed). A question about many clients gets the same
-answers as one question per client.
+A partition is a function of (labels, recipe, seed), whether asked about one client or many.
 """
