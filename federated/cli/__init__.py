@@ -1,3 +1,1 @@
-"""The commands run, check, init, tune, doctor, runs and node. Only the `fedpilot` command imports
-them.
-"""
+"""The commands run, check, init, tune, doctor, runs and node; only `fedpilot` imports them."""

@@ -84,9 +84,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
 
 
 def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
-    """The groups that average by themselves; None in a star, without numbers if only sites know
-    them.
-    """
+    """The groups; None in a star, without numbers where only sites know them."""
     if (hierarchy := loaded.config.hierarchy) is None:
         return None
     groups = loaded.inputs.data.groups

@@ -36,9 +36,7 @@ EXPLAINING = ("training.execution_model", "training.execution_reason")
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The config with every default, as `load_config` reads it back, without keys that have no
-    value.
-    """
+    """The config with every default, as `load_config` reads it; leaves out keys without a value."""
     sections = config.model_dump(exclude_none=True)
     return "\n".join(written({name: section}) for name, section in sections.items())
 

@@ -1,8 +1,7 @@
 """Sends a coordinator's config to sites, whose fedpilot may be older or newer than its own.
 
 Keys at their default are left out, since an older site refuses keys that it does not know. The
-coordinator sends its defaults beside the config: a site with other defaults would train another
-model, and refuses.
+coordinator sends its defaults along: a site with other defaults refuses, as its model would differ.
 """
 
 from __future__ import annotations

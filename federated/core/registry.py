@@ -4,8 +4,7 @@ A name is a registered key, or a dotted path `module:attribute`. Built-in keys a
 the registry imports on first use, so listing them costs nothing. A signature declares the options.
 
 A dotted path reaches what its module defines: not modules that it imports, nor what it imports from
-installed packages. So reading a module shows all that a path can name in it. A path cannot name
-Python's own modules.
+installed packages. So a module shows all that a path can name. Python's modules are excluded.
 
     RegistryError
     +-- UnknownName     no such key
@@ -93,8 +92,7 @@ class Registry(Generic[T]):
         """Keep built-in keys as dotted paths.
 
         `what` names the kind in errors. `supplied` are parameters that the caller fills in, so a
-        config may not set them. `problem_of` says why an object cannot be of this kind; empty if it
-        can.
+        config may not set them. `problem_of` says why an object cannot be of this kind, if so.
         """
         self.what = what
         self._problem_of = problem_of
@@ -327,10 +325,7 @@ def _is_reload(known: Any, function: Any) -> bool:
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (
-        TypeError,
-        ValueError,
-    ):  # some callables written in C have no signature: they check their own arguments
+    except (TypeError, ValueError):  # some callables written in C have none: they check themselves
         anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
         return {"options": anything}
 
@@ -339,10 +334,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     annotated = function.__init__ if inspect.isclass(function) else function
     try:
         return typing.get_type_hints(annotated)
-    except (
-        NameError,
-        TypeError,
-    ):  # names that only the type checker knows: nothing to check against
+    except (NameError, TypeError):  # names for the type checker only: nothing to check against
         return {}
 
 

@@ -28,8 +28,7 @@ CLIENT_COLUMN = "client_column"
 def load_declared(declaration: Declaration) -> Dataset:
     """The declared data set, with each sample's client.
 
-    Raises DataError (data differ from the declaration), RegistryError (no loader), OSError (no
-    file).
+    Raises DataError (data differ from the declaration), RegistryError or OSError.
     """
     match declaration.clients["arise"]:
         case "file_per_client":

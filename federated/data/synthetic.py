@@ -38,8 +38,7 @@ def synthetic(
     every token redrawn at odds of `noise` to 1. They have the shape (sequence_length,), by default
     (64,), and are int64.
 
-    Class sizes differ by one at most. Equal options give equal data; time and memory are
-    O(samples).
+    Class sizes differ by one at most. Equal options give equal data; time, memory: O(samples).
     """
     if vocabulary is None and sequence_length is not None:
         raise DataError("synthetic", "sequence_length is for tokens: give vocabulary as well")

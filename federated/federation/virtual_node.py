@@ -1,8 +1,7 @@
 """VirtualNode: a client of the federation, which is only an id until it is used.
 
 It holds no resources and no data: `materialize()` (called by `train`, `evaluate` and `aggregate`)
-binds it to a warm FederatedNode at its site, until `release()`, a long idle time, or newer nodes
-displace it.
+binds it to a warm FederatedNode at its site, until `release()`, a long idle time or displacement.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ def build(
 ) -> nn.Module:
     """Build a model with initial weights from PyTorch's global generator.
 
-    Raises `UnknownName`, `BadPath` or `BadOption` for the config, `ModelError` if the data do not
-    suit.
+    Raises `UnknownName`, `BadPath`, `BadOption` (config), `ModelError` (data do not suit).
     """
     from torch import nn
 

@@ -1,3 +1,1 @@
-"""Turn a config into checked inputs before anything starts: data, model, user code, costs,
-execution.
-"""
+"""Turn a config into checked inputs before any start: data, model, user code, costs, execution."""

@@ -34,8 +34,7 @@ def groups_of(
 ) -> ClientGroups | None:
     """The groups of the clients that are here; None in a star.
 
-    `labels` and `columns` are of the partition's samples. ConfigError: no such column, too many
-    blocks.
+    `labels` and `columns` are the partition's. ConfigError: no such column, too many blocks.
     """
     if config.hierarchy is None:
         return None

@@ -63,8 +63,7 @@ class ClientStates:
     def __init__(self, path: Path | None, *, cache_bytes: int = CACHE_BYTES) -> None:
         """Open or make the file; without a path, a temporary one that ends with this object.
 
-        `cache_bytes` bounds pages in memory. Raises RunRefused for an unreadable file or other
-        format.
+        `cache_bytes` bounds pages in memory. Raises RunRefused for an unreadable file or format.
         """
         self._name = "a temporary file" if path is None else str(path)
         self._lock = threading.RLock()
@@ -97,9 +96,7 @@ class ClientStates:
             self._file.executemany(SAVE, _rows(round_number, states))
 
     def forget_after(self, round_number: int) -> None:
-        """Drop states after the round to resume; RunRefused if `commit` dropped states of that
-        time.
-        """
+        """Drop states after the round to resume; RunRefused if `commit` dropped that time."""
         with self._transaction():
             self._refuse_before(round_number)
             self._file.execute("DELETE FROM states WHERE round > ?", (round_number,))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .facts import Execution
 
 APART = 1.5
-"""Highest trusted ratio of wall time to CPU time; above it a measurement counts as disturbed."""
+"""Median ratio of wall to CPU time above which the machine is too busy to measure."""
 
 
 @dataclass(frozen=True, slots=True)

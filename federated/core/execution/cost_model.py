@@ -1,9 +1,8 @@
 """Estimates what a step of one client costs under each execution.
 
 A cost is the sum of features of the model's structure times coefficients, in microseconds on the
-core that they were fitted on (`benchmarks/execution/cost_model_fit.py`). Only ratios matter. A
-table never changes: a better one gets the next number, and a run's `execution_model` records which
-decided.
+core where they were fitted (`benchmarks/execution/cost_model_fit.py`). Only ratios matter. A
+table never changes: a better one gets the next number, which `execution_model` records.
 """
 
 from __future__ import annotations

@@ -79,9 +79,7 @@ def _open(refused: Mapping[ExecutionKind, str]) -> list[ExecutionKind]:
 
 
 def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:
-    """Candidate chunk sizes: the largest that the cohort fills and memory holds, and a quarter of
-    it.
-    """
+    """Candidate chunk sizes: the largest that the cohort fills and memory holds, and a quarter."""
     most = how_many_fit(bytes_per_client(model, where), where.memory)
     largest = max(1, min(LARGEST.get(where.device, LARGEST["cuda"]), where.cohort, most))
     return tuple(sorted({largest, max(1, largest // 4)}, reverse=True))

@@ -33,8 +33,7 @@ class Members:
     """Their places in the population, ascending; None if unknown."""
     index_of: IndexOf
     each_once: bool
-    """Whether a full answer counts every client exactly once; false for groups, which train a part.
-    """
+    """Whether a full answer counts each client exactly once; not so for groups."""
     samples_of: SamplesOf | None = None
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
@@ -132,8 +131,7 @@ class Membership:
     def judged_samples(self, round_number: int, share: Share, size: int, kind: str) -> Indices:
         """Samples of each client in a share that evaluates a round's model; -1 if unknown.
 
-        `size` clients evaluate it: the round's cohort (`sampled`), a share of all (`fraction`),
-        `all`.
+        `size` clients evaluate it: the round's cohort (`sampled`), a `fraction`, or `all`.
         """
         if self._samples_of is None:
             return np.array([-1])

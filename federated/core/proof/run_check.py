@@ -1,8 +1,7 @@
 """Checks a run folder without training: whether its rows, files and manifest agree.
 
 Several witnesses state the model of a round: its row, the table, the manifest, and each file that
-holds it. The row is right unless no other witness supports it and at least two others agree on
-another model.
+holds it. The row is right unless it has no support and at least two others agree on another model.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ UNKNOWN_PIECES = 4
 def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> list[Int64s]:
     """Positions of the clients in each piece, in the order in which workers pull them.
 
-    `costs` are the clients' samples, (k,). A piece has clients of similar size, largest first.
+    `costs` are the clients' samples, (k,). Each piece begins with its largest client.
     """
     if not len(costs):
         return []

@@ -31,8 +31,7 @@ def moves(
     """The changes due, by site.
 
     `there` are sites that hold a part of the gang, `among` those that may (empty: all), `busy`
-    those with a change under way. At most `room` sites are brought in, `first` those that had a
-    part before.
+    those with a change under way. At most `room` sites come in, `first` those that had a part.
     """
     found, ready = {}, []
     for site in sorted(states):

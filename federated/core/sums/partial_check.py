@@ -2,8 +2,7 @@
 
 A sum does not show how its clients were trained. The checks cover the rest: the answer is a finite
 sum over this model, on this round's grid, within its own bounds, and of no clients but those in the
-order. The coordinator refuses any other answer as a whole and names the site, and the round goes on
-without that site.
+order. The coordinator refuses any other answer as a whole, names the site and goes on without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Finds the line of a user's own code that raised an error.
 
-A user's own code is outside fedpilot, Python and installed packages: files in folders, a run's code
-archive, notebook cells.
+A user's own code is no part of fedpilot, Python or installed packages: files, archives, notebooks.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ def train_clients(  # type: ignore[no-untyped-def]
     clients in the order of each epoch, `sizes` (k,) how many of them count. `layers` is the table
     of the chain, `model` (weights,) the initial weights, `constants` those of the rule, and `room`
     (4, weights) is scratch space. `trained` receives the results, tensor after tensor: the first of
-    all clients, in rows, then the second; `losses` (k,) the sums of their samples' losses in the
-    last epoch.
+    all clients, in rows, then the second; `losses` (k,) the sums of losses in the last epoch.
     """
     weights, gradient, first, second = room[0], room[1], room[2], room[3]
     features, outputs = layers[0, INPUTS], layers[-1, OUTPUTS]

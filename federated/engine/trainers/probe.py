@@ -70,8 +70,7 @@ def check(
     execution = Execution(execution.kind, min(execution.chunk_size, CLIENTS))
     exact = execution.kind is not ExecutionKind.COMPILED
     # A compiled chain is known layer by layer, and takes seconds to compile for another type.
-    # Inexact executions are compared by plain gradients: Adam makes large moves of their rounding
-    # errors.
+    # Inexact executions are compared by plain gradients: Adam amplifies their rounding errors.
     wide, module = (
         (make(double=True), _doubled(resident)) if exact else (make(plain=True), resident)
     )

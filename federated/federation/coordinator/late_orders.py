@@ -2,8 +2,7 @@
 
 Their answers count in the first round that is summed after they arrive. Since the clock decides
 what counts, the journal gets that decision and the update itself before the sum is used, and a
-repeated round reads them there. A coordinator that dies loses the late answers that have not
-counted yet.
+repeated round reads them there. A dead coordinator loses late answers that have not counted yet.
 """
 
 from __future__ import annotations

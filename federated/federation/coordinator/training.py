@@ -218,7 +218,7 @@ def _partial_of(answer: Payload) -> Partial:
 
 
 def _unproven(query: TrainingQuery, answered: Sequence[Answered]) -> dict[str, Exception]:
-    """Sites whose sums left the grid's range and proved wrong, and why.
+    """Sites whose sums left the grid's range and were not confirmed, and why.
 
     Such a sum makes every site train the round again, on a grid that costs precision. So the site
     first trains its own clients again, alone, on coarser grids: the new sum must have the size of

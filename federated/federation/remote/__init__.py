@@ -1,3 +1,1 @@
-"""Runs at a mediator: the process that coordinates one there, and the client that submits, follows
-and queries it.
-"""
+"""Runs at a mediator: the process that coordinates one, the client that submits and queries it."""

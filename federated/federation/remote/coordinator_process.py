@@ -1,8 +1,7 @@
 """A run's coordinator at a mediator: the entry point `federated` of `fedpilot.coordinators`.
 
 Its run folder lies in the mediator's folder. It always resumes: a new run resumes at its first
-round. It sends the run's events to the mediator, and meanwhile answers users' questions about
-VirtualNodes.
+round. It sends the run's events to the mediator, and answers questions about VirtualNodes.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ def declarations(
 ) -> Declarations | None:
     """What a run's sites disclose, if its data lies there; the same for every call.
 
-    `kept` stores it for a resumed run. Raises ReservationRefused if too few sites hold the data
-    set.
+    `kept` stores it for a resumed run. Raises ReservationRefused if too few sites hold the data.
     """
     if config.data.from_ is None:
         return None

@@ -1,8 +1,7 @@
 """WriteBehind: writes a run's files in order, behind its rounds, so that rounds need not wait.
 
 The files only save work after a crash, so they may lag: `--resume` repeats the unwritten rounds to
-the same bits. Short rounds are written several at a time, and a file that each round replaces is
-written once.
+the same bits. Short rounds are written several at a time, and a replaced file only once.
 """
 
 from __future__ import annotations

@@ -103,9 +103,7 @@ def with_rounds(config: RunConfig, other: RunConfig) -> RunConfig:
 
 
 def as_if_longer(rows: Sequence[Mapping[str, Any]], config: RunConfig) -> list[dict[str, Any]]:
-    """The rows of a run as long as the config says, without evaluations that only fell due because
-    the earlier run ended there.
-    """
+    """The rows of a run of the config's length, without evaluations due only at an earlier end."""
     made: list[dict[str, Any]] = []
     best: dict[str, Any] = {}
     for row in rows:

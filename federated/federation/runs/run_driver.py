@@ -80,8 +80,7 @@ class RunDriver:
             earlier = load_config(folder.path / "config.yaml")
             loaded.take_over_execution(earlier)
             recorded = folder.manifest().get("identity", loaded.identity)
-            # The run may have died before it recorded its choice for `auto`, and so before any
-            # round.
+            # It may have died before it recorded its choice for `auto`, so before any round.
             undecided = with_execution(loaded.config, "auto", "auto")
             if recorded not in (loaded.identity, loaded.identity_of(undecided)):
                 changed = "; ".join(differences(earlier, loaded.config)) or "its code or its data"

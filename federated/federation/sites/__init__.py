@@ -1,3 +1,1 @@
-"""Where a run's sites come from (this process, local Ray clusters, or a mediator), how its gang
-starts there, and which of their events reach the run's observers.
-"""
+"""The sources of a run's sites on this machine, its gang there, and the relay of their events."""

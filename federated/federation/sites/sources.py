@@ -104,9 +104,7 @@ class HereSource(SiteSource):
         """What the admins of the sites declare, by site and data set."""
 
     def disclosed(self) -> Declarations:
-        """What this machine's sites disclose of their data; raises ConfigError if none declares
-        any.
-        """
+        """What this machine's sites disclose of their data; ConfigError if none declares any."""
         if not self.data_at:
             raise ConfigError.about(
                 "data.from",

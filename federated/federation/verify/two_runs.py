@@ -2,8 +2,7 @@
 
 Both agree on the model before that round. It comes from a checkpoint or is trained again, and then
 the round's clients are trained one by one under each run's config, unless the runs recorded them.
-Two runs of one identity would train alike: there the repetition shows which of the two this machine
-reproduces.
+Two runs of one identity would train alike: there the repetition shows which one this machine gives.
 """
 
 from __future__ import annotations

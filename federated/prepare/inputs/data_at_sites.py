@@ -56,8 +56,7 @@ def gather_here(
 ) -> RunInputs:
     """The inputs of a site's part: the data that its admin declared.
 
-    Raises DataUnusable, without details, for other data, and PolicyRefused for what stays at the
-    site.
+    Raises DataUnusable, without details, for other data; PolicyRefused for what must stay.
     """
     name = place.dataset
     if name not in declarations:
