@@ -113,6 +113,7 @@ class Federation:
     # -- clients ------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        """The population."""
         return len(self.nodes)
 
     def __getitem__(self, client_id: str) -> VirtualNode:
@@ -126,6 +127,7 @@ class Federation:
             return False
 
     def __iter__(self) -> Iterator[str]:
+        """The clients' ids."""
         return map(self.client_id, range(len(self)))
 
     def client_id(self, index: int) -> str:

@@ -64,11 +64,11 @@ class StateFile:
 
     name: str
     round_number: int | None
-    """As the file says."""
+    """As in the file."""
     digest: str
     """SHA-256 of its tensors; empty if it cannot be read."""
     identity: str | None = None
-    """As the file says, if it is a checkpoint."""
+    """As in the file, if it is a checkpoint."""
     memory: bool = False
     """Whether the server keeps more than the model."""
     problem: str = ""

@@ -95,7 +95,7 @@ class Rules:
     wait_s: float = 60.0
     """Seconds that clients wait for a lost site to return."""
     closing_s: float = 30.0
-    """Seconds that sites have to hand up finished work."""
+    """Seconds in which sites must hand up finished work."""
 
     @property
     def by_clock(self) -> bool:

@@ -1,1 +1,1 @@
-"""Decide how clients' updates become one: exact sums, and which updates are refused."""
+"""Combine clients' updates by exact sums, and decide which updates are refused."""

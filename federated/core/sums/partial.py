@@ -103,7 +103,7 @@ class Tally:
         *,
         told: bool = True,
     ) -> Self:
-        """Count trained clients: samples and finite sums of losses, (k,) each; `told` if known."""
+        """Count trained clients: samples and finite sums of losses, (k,), which count if `told`."""
         count = int(samples.sum())
         self.samples += count
         if told:

@@ -23,7 +23,7 @@ class Meter:
     """The traffic of one attempt at a run."""
 
     def __init__(self, budget: Budget, costs: Costs, folder: RunFolder) -> None:
-        """Book what the folder says was spent before."""
+        """Book earlier attempts' bytes, as recorded in the folder."""
         self._costs = costs
         self._folder = folder
         self._use = BudgetUse(budget)

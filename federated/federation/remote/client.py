@@ -120,9 +120,11 @@ class RemoteFederation:
         return VirtualNode(self, index)
 
     def __len__(self) -> int:
+        """The population."""
         return int(self.list_nodes(count=0)["total"])
 
     def __iter__(self) -> Iterator[str]:
+        """The clients' ids."""
         first = 0
         while nodes := self.list_nodes(first=first, count=PAGE)["nodes"]:
             yield from (str(node["id"]) for node in nodes)

@@ -1,4 +1,4 @@
-"""What a partition is: its kinds, what it says about clients, and what all recipes refuse.
+"""Partitions of data over clients: their kinds, their protocol, and checks of all recipes.
 
 PartitionError
 +-- TooManyClients     a disjoint partition of fewer samples than clients
