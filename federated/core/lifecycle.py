@@ -38,13 +38,11 @@ class NodeEvent(StrEnum):
     """Events of a VirtualNode."""
 
     REQUEST = "request"
-    """A caller needs it."""
     BIND = "bind"
     """A worker hosts it now."""
     LOSE = "lose"
     """Its worker died."""
     RELEASE = "release"
-    """It gives its place back."""
     FAIL = "fail"
     """Its work raised, or no worker was available."""
 

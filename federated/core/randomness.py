@@ -26,7 +26,6 @@ from . import philox
 UInt64s = NDArray[np.uint64]
 
 SEED_LIMIT = 1 << 63
-"""Seeds are integers in [0, SEED_LIMIT)."""
 
 _WORD = 1 << 64
 _MASK = _WORD - 1
@@ -50,7 +49,6 @@ class Purpose(IntEnum):
     PARTITION = 3
     """Samples of each client in a disjoint partition."""
     COHORT = 4
-    """Clients of a round."""
     TRAIN = 5
     """A client's training: sample order, dropout."""
     BOOTSTRAP = 6

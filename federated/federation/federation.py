@@ -102,7 +102,6 @@ class Federation:
                 undo=undo.pop_all(),
             )
         self.nodes = NodeOrders(self.gang, self.loaded, self._model)
-        """Orders to its VirtualNodes."""
         self._runs = RunDriver(self.loaded, self.gang, self._model, self._events, name=name)
 
     @property

@@ -39,7 +39,6 @@ CPU = torch.device("cpu")
 CLIENTS_ALONE = 8
 """Clients in a measurement one by one."""
 TURNS = 7
-"""Measurements of each execution."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,6 @@ def not_among(files: Iterable[str], modules: Iterable[str]) -> tuple[str, ...]:
 
 
 class _Collecting:
-    """Collects files; follows each module once."""
-
     def __init__(self, search: Sequence[str]) -> None:
         self._search = search
         kinds = ("stdlib", "platstdlib", "purelib", "platlib")

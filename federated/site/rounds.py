@@ -102,7 +102,6 @@ class SiteRound:
         """Workers that have trained since they last handed up their sum."""
         self._open = 0
         self._asked = 0
-        """Sums requested and not yet received."""
         self._trained = 0
         self._told_at = 0.0
         self._unsaved_s = 0.0

@@ -71,7 +71,7 @@ class ModelFacts:
     layers: tuple[Layer, ...]
     trained: int
     tensors: int
-    """Tensors that hold them."""
+    """Tensors with trained parameters."""
     inputs: int
     """Numbers in one sample."""
     itemsize: int

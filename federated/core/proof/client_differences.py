@@ -31,7 +31,6 @@ class ClientComparison:
     """All clients of a round, on both sides."""
 
     compared: int
-    """Clients that trained on both sides."""
     differing: tuple[ClientDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]

@@ -18,7 +18,6 @@ class TensorDifference:
     elements: int | None = None
     """Elements of the tensor; None where only fingerprints are known or the shapes differ."""
     differing: int | None = None
-    """Elements whose bits differ."""
     largest: float | None = None
     """Largest absolute difference of two finite elements; None without such a pair."""
     remark: str = ""

@@ -54,7 +54,6 @@ class _Slot:
     losses: int = 0
     """Deaths since it last finished something."""
     gone: str | None = None
-    """Why it is not started again."""
     doing: deque[WorkId] = field(default_factory=deque)
 
 

@@ -85,7 +85,6 @@ class Rules:
     """Which clients a query may do without, and how long it waits."""
 
     whole: int
-    """Clients that the query asks."""
     enough: int
     """The round closes once this many clients are done."""
     least: int
@@ -109,7 +108,6 @@ class GatherStatus:
 
     started: float
     open: int
-    """Orders under way at sites."""
     covered: int
     """Clients in the answers received."""
     reported: int
@@ -205,7 +203,6 @@ class Counted:
     model: str
     """Digest of the model that the round started from."""
     whole: int
-    """Clients that the round asked."""
     clients: int
     """Clients that counted, including those refused for not being finite."""
     counted: Any

@@ -28,7 +28,6 @@ LARGE_SHARE, LARGEST_SHARE = 3.0, 0.9
 """A site stands out above this multiple of an equal share, capped at the second share."""
 LEAST_LARGE = 0.5
 DIGITS = 4
-"""Significant digits of reported numbers."""
 _ROUNDING = 1e-9
 """Allows each of three equal sites a third."""
 

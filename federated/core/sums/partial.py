@@ -206,9 +206,7 @@ class Partial:
     earlier: dict[int, int] = field(default_factory=dict)
     """By step, for groups that train in several: updates added in earlier steps."""
     refused: list[str] = field(default_factory=list)
-    """Clients whose update was not finite."""
     tally: Tally = field(default_factory=Tally)
-    """The clients' own training metrics."""
     updates: Updates | None = None
     """Every update, unsummed; None where there is a sum."""
 

@@ -30,9 +30,8 @@ from .trainer_factory import TrainerFactory
 
 CLIENTS = 16
 POOL = 64
-"""Samples from which they draw theirs."""
+"""Samples that the probe's clients draw from."""
 STEPS = 2
-"""Local steps of a client."""
 LARGEST_BATCH = 32
 LARGEST_RATE = 0.05
 """Upper limit of the learning rate, so that the probe's few steps do not diverge."""

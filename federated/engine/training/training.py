@@ -19,7 +19,6 @@ class Trained:
     """Results of some clients of a chunk; its tensors are valid until the next result."""
 
     where: slice
-    """These clients' slice of the chunk."""
     tensors: Mapping[str, Tensor]
     """Their tensors, (k, *shape); a missing one did not move."""
     losses: npt.NDArray[np.float64]

@@ -42,7 +42,6 @@ class RunContext:
     membership: Membership
     """Derives the clients of a round's share."""
     test_samples: int
-    """Samples in the coordinator's test set."""
     told: Callable[[str], Told]
     """Site -> how exactly its samples may be shown."""
 

@@ -43,7 +43,6 @@ class StartedRun:
 
     mediator: FederationMediator
     spec_of: Callable[[str], Payload]
-    """A site's spec of the federation."""
     round_number: Callable[[], int]
     passed: Callable[[str, str], None]
     """Called with a ready site that the run may not take in although it lacks one, and why."""

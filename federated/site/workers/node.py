@@ -74,7 +74,6 @@ class NodeSettings:
     threads: int
     device: str
     paths: tuple[str, ...]
-    """Folders of the user's own modules."""
     code: bytes = b""
     """The archive of modules that came with the run."""
     needs: Needs

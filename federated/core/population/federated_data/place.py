@@ -25,7 +25,6 @@ class Place:
     dataset: str
     population: int
     first: int
-    """The index of its first client."""
     clients: int
     pattern: str
     """Pattern for client names where ids are not disclosed."""
