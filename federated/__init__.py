@@ -64,7 +64,7 @@ _HOME = {
     "register_loss": "engine.training.training_code",
     "register_model": "models",
 }
-"""The modules of the public names; `errors` has all others."""
+"""By public name: its module; all others are in `errors`."""
 
 __all__ = [
     "Algorithm",

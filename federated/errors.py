@@ -1,4 +1,4 @@
-"""What can go wrong in a federation, and the exit code that the command line gives it.
+"""Errors of a federation, and the exit code that the command line gives each.
 
 FederatedError
 ├── ConfigError            bad input, found before anything is started            (exit 2)
@@ -8,8 +8,9 @@ FederatedError
 ├── TrafficSpent           a round costs more than is left of the traffic budget    (exit 3)
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
+├── ExecutionRefused       the model does not suit `training.execution`            (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
-├── ModelNotFinite         a round ended in a model that no round can mend         (exit 1)
+├── ModelNotFinite         a round ended in a model that no round can repair       (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
 ├── WorkersNotUp           workers have not started in time                         (exit 4)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
@@ -29,11 +30,11 @@ class FederatedError(Exception):
     """Root of this package's errors."""
 
     exits_with: ClassVar[int] = FAILED
-    """The exit code of a command that it ends."""
+    """The exit code of a command that ends with this error."""
 
 
 class ConfigError(FederatedError):
-    """The configuration is wrong; `problems` lists everything that was found."""
+    """The config is wrong; `problems` lists everything found."""
 
     exits_with = BAD_INPUT
 
@@ -43,7 +44,7 @@ class ConfigError(FederatedError):
 
     @classmethod
     def about(cls, key: str, found: str, allowed: str) -> ConfigError:
-        """The error of one problem that belongs to no line of a file."""
+        """The error of one problem without a line in a file."""
         return cls([Problem(key=key, found=found, allowed=allowed)])
 
     def __str__(self) -> str:
@@ -53,13 +54,13 @@ class ConfigError(FederatedError):
 
 
 class RunRefused(FederatedError):
-    """A run cannot be continued or made as asked; the text says what to do instead."""
+    """A run cannot be continued or made as asked; the text names the remedy."""
 
     exits_with = BAD_INPUT
 
 
 class CodeRefused(FederatedError):
-    """The user's own code cannot be sent to sites, or be run there; none of it was run."""
+    """The user's own code cannot be sent to sites or run there; none of it was run."""
 
     exits_with = BAD_INPUT
 
@@ -72,7 +73,7 @@ class CodeRefused(FederatedError):
 
 
 class VersionsDiffer(FederatedError):
-    """A site's fedpilot would make something else of a run's config than the coordinator's."""
+    """A site's fedpilot would read a run's config differently from the coordinator's."""
 
     exits_with = REFUSED
 
@@ -116,7 +117,7 @@ class DataUnusable(FederatedError):
 
 
 class ClientFailed(FederatedError):
-    """What a client was asked to do raised an exception inside its worker."""
+    """A client's work raised an exception inside its worker."""
 
     def __init__(self, client_id: str, doing: str, reason: str, trace: str = "") -> None:
         """`trace`: the traceback, from the user's own code on."""
@@ -128,7 +129,7 @@ class ClientFailed(FederatedError):
 
 
 class ExecutionRefused(FederatedError):
-    """The model cannot be trained in the way that `training.execution` names."""
+    """The model does not suit the execution in `training.execution`."""
 
     def __init__(self, execution: str, reason: str) -> None:
         super().__init__(execution, reason)
@@ -157,7 +158,7 @@ class NoUsableUpdate(FederatedError):
 
 
 class ModelNotFinite(FederatedError):
-    """A round ended in a model whose numbers, or whose loss, are not finite."""
+    """A round ended in a model with numbers, or a loss, that are not finite."""
 
     def __init__(self, round_number: int, what: str, whose: str) -> None:
         super().__init__(round_number, what, whose)
@@ -184,7 +185,7 @@ class WorkerNotMade(FederatedError):
 
 
 class WorkersNotUp(FederatedError):
-    """Workers were still starting when their time was up, most often on a busy machine."""
+    """Workers did not start in time, most often on a busy machine."""
 
     exits_with = UNREACHABLE
 
@@ -215,7 +216,7 @@ class WorkersExhausted(FederatedError):
 
 
 class InvalidTransition(FederatedError):
-    """A state machine was given an event that its present state does not take."""
+    """A state machine got an event that its present state does not allow."""
 
     def __init__(self, subject: str, state: str, event: str) -> None:
         super().__init__(subject, state, event)

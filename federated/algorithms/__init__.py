@@ -1,4 +1,4 @@
-"""How a round's updates become the next global model: one paper per file."""
+"""The algorithms that turn a round's updates into the next global model: one paper per file."""
 
 from ..config.schema import FederationConfig
 from ..core.algorithm import Algorithm
@@ -9,7 +9,7 @@ __all__ = ["algorithm_of", "fedavg", "median", "trimmed_mean"]
 
 
 def algorithm_of(section: FederationConfig) -> Algorithm:
-    """The algorithm that a configuration names."""
+    """The algorithm that a config names."""
     rate = section.server_learning_rate
     match section.aggregation_strategy:
         case "fedavg":

@@ -1,8 +1,8 @@
 """The coordinate-wise median and trimmed mean: each number of a model is combined by itself.
 
 Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates". Every
-client counts the same, so no client gains weight by claiming more samples. Statistic buffers are
-combined by the same rule, since an average of them would be a way around it.
+client counts the same, so no client gains weight by claiming more samples. Statistic buffers follow
+the same rule, since averages of them would let an attacker around it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..core.sums.partial import Partial
 from .fedavg import fedavg
 
 BLOCK = 1 << 16
-"""Numbers that are sorted at a time: what stays in a core's cache."""
+"""Numbers sorted at a time, to fit a core's cache."""
 NARROWEST = 64
 
 Floats = npt.NDArray[np.float64]
@@ -30,12 +30,12 @@ Rule = Callable[[Array], Floats]
 
 
 def median(server_learning_rate: float = 1.0) -> Algorithm:
-    """The median of the clients' updates; of an even number, the mean of the two in the middle."""
+    """The median of the clients' updates; for an even number, the mean of the middle two."""
     return _algorithm("median", server_learning_rate, _middle)
 
 
 def trimmed_mean(trim: float, server_learning_rate: float = 1.0) -> Algorithm:
-    """The mean of what is left when a share `trim` is cut off at either end."""
+    """The mean without the lowest and highest share `trim` of clients."""
 
     def rule(rows: Array) -> Floats:
         return _inner_mean(rows, cut(trim, rows.shape[1]))
@@ -44,9 +44,9 @@ def trimmed_mean(trim: float, server_learning_rate: float = 1.0) -> Algorithm:
 
 
 def cut(trim: float, clients: int) -> int:
-    """Clients that a share of them cuts off at either end, rounded down.
+    """Clients that the share `trim` cuts off at either end, rounded down.
 
-    The share is taken as one writes it: 0.29 of 100 are 29, though as floats they are less.
+    The share counts in decimal, as written: 0.29 of 100 is 29, though the floats give less.
     """
     return math.floor(Fraction(repr(trim)) * clients)
 
@@ -60,7 +60,6 @@ def _algorithm(name: str, server_learning_rate: float, rule: Rule) -> Algorithm:
 
 
 def _combined(partial: Partial, rule: Rule) -> dict[str, Array]:
-    """Go through every tensor, some coordinates of all clients at a time."""
     if partial.updates is None:
         raise ValueError("a sum does not say what each client sent")
     updates = [update.moved for _, update in partial.updates if update.weight]
@@ -88,7 +87,7 @@ def _middle(rows: Array) -> Floats:
 
 
 def _inner_mean(rows: Array, ends: int) -> Floats:
-    """Added from the least to the largest, one by one: the same bits on every machine."""
+    """Added one by one from the least to the largest: the same bits on every machine."""
     inner = rows.shape[1] - 2 * ends
     total: Floats = rows[:, ends].astype(np.float64)
     for place in range(ends + 1, ends + inner):

@@ -13,7 +13,7 @@ from ..core.state import Array, Roles, State, TensorRole
 
 
 def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
-    """FedAvg with this step of the server along the mean update of the trained tensors."""
+    """FedAvg; `server_learning_rate` scales the mean update of the trained tensors."""
 
     def apply(
         model: State, roles: Roles, memory: ServerState, mean: State

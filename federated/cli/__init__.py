@@ -1,3 +1,1 @@
-"""The commands of `federated`: run, check, init, tune, doctor, runs, node. Nothing imports them but
-the `fedpilot` command itself.
-"""
+"""The commands run, check, init, tune, doctor, runs and node; only `fedpilot` imports them."""

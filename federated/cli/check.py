@@ -1,4 +1,4 @@
-"""The command check: what a config resolves to, and what a run of it would be."""
+"""The command check: a config as resolved, and the run that it describes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
 
 
 def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
-    """The groups that average by themselves; None in a star, no numbers where only sites know."""
+    """The groups; None in a star, without numbers where only sites know them."""
     if (hierarchy := loaded.config.hierarchy) is None:
         return None
     groups = loaded.inputs.data.groups
@@ -98,7 +98,6 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
-    """What a run of the config would be, line by line."""
     from fedpilot.fabric.core.text.amounts import in_bytes
 
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
@@ -141,7 +140,7 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
 
 
 def _write_code(federation: Federation, config: Path, archive: Path) -> None:
-    """Write what would be sent; ConfigError for what cannot be."""
+    """Write the archive to send; raises ConfigError for code that cannot travel."""
     from ..prepare.user_code import code_to_send
     from ..prepare.user_sources import import_paths
 

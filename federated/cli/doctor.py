@@ -1,8 +1,8 @@
-"""Decides whether this host is fit for a run, and the Ray cluster that is named for it.
+"""Decides whether this host, and the named Ray cluster if any, is fit for a run.
 
 Each check is a function of facts that returns a finding; `examine` gathers the facts. A `fail`
 stops a run; a `warn` slows it down or surprises; an `ok` is worth knowing. Nothing is started or
-imported that a run would use, unless a Ray cluster is named: that is attached to as a run does.
+imported that a run would use; a named Ray cluster is attached to as by a run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FULLEST_DISK = 0.95
 """Share of the disk beyond which Ray refuses to spill objects."""
 
 AGENT_PORT = 52365
-"""Where every raylet's dashboard agent listens unless told otherwise."""
+"""Default port of every raylet's dashboard agent."""
 
 LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path on Linux."""
@@ -49,22 +49,21 @@ SOCKET_BELOW_TMP = "/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plas
 BUSY = 2.0
 """Processes per CPU beyond which starts take minutes."""
 NEEDED_THERE = ("fedpilot.federated.site.workers.node",)
-"""What a machine of a Ray cluster has to import: what a worker is made of."""
+"""Modules that a machine of a Ray cluster must import: those of a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found."""
+    """The finding of one check."""
 
     name: str
     status: Status
     found: str
     advice: str = ""
-    """What to do, when there is something to do."""
 
 
 def _judged(name: str, found: str, *, warn: str = "", fail: str = "") -> CheckResult:
-    """A finding that fails or warns where there is advice for that, and is fine otherwise."""
+    """A finding that fails or warns if it has advice for that, and is fine otherwise."""
     status: Status = "fail" if fail else "warn" if warn else "ok"
     return CheckResult(name=name, status=status, found=found, advice=fail or warn)
 
@@ -72,7 +71,7 @@ def _judged(name: str, found: str, *, warn: str = "", fail: str = "") -> CheckRe
 def examine(
     ray_address: str | None = None, auth_mode: str | None = None, timeout_s: float = 120.0
 ) -> tuple[CheckResult, ...]:
-    """Look at this host; with an address, also at that Ray cluster, as a run would find it."""
+    """Check this host, and with an address that Ray cluster, as a run would find it."""
     environment = os.environ
     findings = [
         *_installation(),
@@ -112,13 +111,13 @@ def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterat
 
 
 def unreachable(address: str, reason: str) -> CheckResult:
-    """Why a run could not attach to a Ray cluster."""
+    """The reason why a run could not attach to a Ray cluster."""
     advice = "is Ray's head running there (`ray status`), and does the network let you through?"
     return _judged("ray cluster", f"{address}: {reason}", fail=advice)
 
 
 def reached(address: str, mode: str, report: ClusterReport) -> CheckResult:
-    """What a Ray cluster offers, and how it lets one in."""
+    """What a Ray cluster offers, and how it authenticates."""
     machines = counted(len(report.machines), "machine")
     python = next((each.python for each in report.machines if each.python), "?")
     found = (
@@ -154,7 +153,7 @@ def machine(report: MachineReport, here: str) -> CheckResult:
 
 
 def busyness(busy: Load) -> CheckResult:
-    """How busy this host is, and how nice the workers of a private Ray would be."""
+    """How busy this host is, and the niceness of a private Ray's workers."""
     if busy.average <= BUSY * busy.cpus:
         return _judged("load", str(busy))
     advice = "others compute here: starts take minutes and rounds longer"
@@ -177,14 +176,14 @@ def kernels() -> CheckResult:
 
 
 def python(version: tuple[int, int, int], required: str) -> CheckResult:
-    """Whether this Python is one that fedpilot runs on."""
+    """Whether fedpilot runs on this Python."""
     text = ".".join(map(str, version))
     advice = f"install Python {required} and make a new virtual environment with it"
     return _judged("python", text, fail="" if SpecifierSet(required).contains(text) else advice)
 
 
 def package(requirement: Requirement, installed: str | None) -> CheckResult:
-    """Whether a package that fedpilot needs is there, in a version that it works with."""
+    """Whether a needed package is installed, in a suitable version."""
     wanted = f'pip install "{requirement.name}{requirement.specifier}"'
     if installed is None:
         return _judged(requirement.name, "not installed", fail=wanted)
@@ -195,7 +194,7 @@ def package(requirement: Requirement, installed: str | None) -> CheckResult:
 
 
 def cpus(visible: int, quota: float | None) -> CheckResult:
-    """How many CPUs workers can share; a container's quota may be less than what is visible."""
+    """How many CPUs workers can share; a container's quota may be below the visible number."""
     usable = visible if quota is None else min(float(visible), quota)
     found = f"{usable:g}" if usable == visible else f"{usable:g} of {visible} (cgroup quota)"
     advice = f"Ray counts {visible}; set `resources.ray.num_cpus: {max(1, int(usable))}`"
@@ -219,7 +218,7 @@ def shared_memory(free: int | None) -> CheckResult:
 
 
 def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
-    """Whether there is room for run folders, and for what Ray spills."""
+    """Whether run folders and Ray's spilled objects have room."""
     total, _, free = usage
     found = f"{in_bytes(free)} free in {folder}"
     if free < LEAST_DISK:
@@ -281,7 +280,7 @@ def agent_port(taken: bool) -> CheckResult:
 
 
 def ray_address_variable(variable: str | None, address: str | None) -> CheckResult:
-    """Whether RAY_ADDRESS says something that the config does not."""
+    """Whether RAY_ADDRESS contradicts the config."""
     if not variable:
         return _judged("RAY_ADDRESS", "unset")
     found = f"RAY_ADDRESS={variable}"

@@ -139,7 +139,6 @@ def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -
 def _ask(
     access: Access, run_id: str | None, question: Callable[[RemoteFederation], Answer]
 ) -> Answer:
-    """Ask about the clients of a run at the mediator."""
     from fedpilot.mediator.client.client import ENDED
 
     from ..federation.remote.client import RemoteFederation

@@ -1,4 +1,4 @@
-"""The command run: begin a run, here or at a mediator, or go on with one."""
+"""The command run: starts a run, here or at a mediator, or continues one."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def run(
         with watch.step("loading"):
             from ..federation.federation import Federation
 
-        with redirect_stdout(sys.stderr):  # what the user's own modules print as they load
+        with redirect_stdout(sys.stderr):  # output of the user's own modules as they load
             if config is not None:
                 federation = Federation(config, overrides=changes, observers=[display], ahead=True)
             else:
@@ -157,7 +157,7 @@ def run(
 
 
 def _check_free(config: Path, changes: Sequence[str], run_id: str) -> None:
-    """Refuse a run id that is taken before data, model and Ray are loaded for nothing."""
+    """Refuse a run id that is taken before loading data, model and Ray in vain."""
     from ..config import load_config
     from ..federation.run_folder.folder import check_free
 
@@ -173,7 +173,7 @@ def _as_before(
 ) -> Federation:
     """The federation of the run that is resumed, or of the parent of a new run.
 
-    It has the config in that run's folder, and what changes of it.
+    It has the config in that run's folder, with the given changes.
     """
     from ..config import load_config
     from ..federation.federation import Federation

@@ -1,4 +1,4 @@
-"""The configuration of a run: what it may say, how it is loaded, what of it decides the bits."""
+"""A run's config: its schema, how it is loaded, and which of it decides the bits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loads the config of a run, from a file or a mapping, with `--set` on top: all of it or an error.
+"""Loads a run's config, from a file or a mapping, with `--set` on top: all of it or an error.
 
 The only error is `ConfigError`. It lists all problems in the order of the file: the place, the key,
-what was found, what is allowed, and what is near. Environment variables have no effect.
+what was found, what is allowed, and the nearest match. Environment variables have no effect.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .schema import RunConfig
 from .schema.rules import BETWEEN
 
 FIRST_OVERRIDE = LARGEST_FILE + 1
-"""Where overrides stand in the order of problems: after every line of the file."""
+"""Places overrides after every line of the file in the order of problems."""
 
 DOTTED = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", re.ASCII)
 
 
 def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The config that a file says, with overrides such as `training.learning_rate=0.05`."""
+    """Load a file, with overrides such as `training.learning_rate=0.05`."""
     return _opened(path).finish(overrides)
 
 
 def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] = ()) -> ConfigError:
-    """The problems found in a config after it was loaded, with the lines of their keys."""
+    """Add their keys' lines to problems found after a config was loaded."""
     draft = _opened(path)
     draft.override(overrides)
     return ConfigError(
@@ -77,7 +77,7 @@ def _opened(path: FilePath | str) -> _Draft:
 
 
 def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """The config that a mapping of sections says; its problems stand in no file."""
+    """Load a mapping of sections; its problems have no lines."""
     draft = _Draft(origin="", values=values)
     if not isinstance(values, Mapping):
         draft.refuse(value_in_words(values), "")
@@ -86,13 +86,12 @@ def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Ru
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """A config on its way: values, where each comes from, and what is wrong so far."""
+    """A config during loading: values, their origins, and the problems so far."""
 
     origin: str
-    """The file, or empty."""
     values: Any
     places: dict[Path, tuple[int, str]] = field(default_factory=dict)
-    """For every value an ordinal (its line in the file), and `--set ...` if it comes from there."""
+    """By value: an ordinal (its line in the file), and `--set ...` if it comes from there."""
     problems: list[tuple[int, Problem]] = field(default_factory=list)
 
     def refuse(self, found: str, where: str) -> None:
@@ -107,7 +106,7 @@ class _Draft:
         raise ConfigError([*(each for _, each in self.problems), problem])
 
     def finish(self, overrides: Sequence[str]) -> RunConfig:
-        """The config, if nothing is wrong with it."""
+        """The config; raises ConfigError for any problem."""
         self.override(overrides)
         self._fill_empty_sections()
         try:
@@ -124,7 +123,7 @@ class _Draft:
         raise ConfigError([problem for _, problem in in_order])
 
     def override(self, overrides: Sequence[str]) -> None:
-        """Put what the overrides say in the place of what the file says."""
+        """Replace values of the file by the overrides."""
         self.values = self._checked(self.values, (), ())
         self._spell_out()
         for number, override in enumerate(overrides):
@@ -132,7 +131,7 @@ class _Draft:
             self._spell_out()
 
     def _spell_out(self) -> None:
-        """`sites: 3` is short for a section."""
+        """Expand `sites: 3`, which is short for a section."""
         sites = self.values.get("sites")
         if isinstance(sites, int) and not isinstance(sites, bool):
             self.values["sites"] = {"count": sites}
@@ -140,7 +139,7 @@ class _Draft:
     def _across_sections(
         self, error: ValidationError, refused: Sequence[Located]
     ) -> Iterator[Located]:
-        """The rules that span sections. Pydantic checks them only if every section is right.
+        """Check the rules that span sections, which pydantic checks only if every section is right.
 
         A section counts as broken if its name was probably misspelt.
         """
@@ -157,7 +156,7 @@ class _Draft:
         self.problems.append((max(ordinal, after), replace(problem, where=where)))
 
     def _after(self, path: Path, refused: Sequence[Located]) -> int:
-        """A missing key comes after the unknown keys beside it: one of them may be meant."""
+        """Order a missing key after the unknown keys beside it: one of them may be meant."""
         if not self._lacks(path):
             return 0
         unknown = [
@@ -171,7 +170,7 @@ class _Draft:
         return value_at(self.values, path) is MISSING
 
     def place(self, path: Path) -> tuple[int, str]:
-        """Where a value stands, or the section that lacks it."""
+        """The place of a value, or of the section that lacks it."""
         for length in range(len(path), 0, -1):
             if place := self.places.get(path[:length]):
                 return place[0], place[1] or f"{self.origin}:{place[0]}"
@@ -207,7 +206,7 @@ class _Draft:
             case str():
                 return str.__str__(value)  # an enumeration's member is its text
             case float():
-                return float(value)  # and NumPy's float64 is a float
+                return float(value)  # also for NumPy's float64
             case _:
                 return value
 
@@ -241,14 +240,14 @@ class _Draft:
                 self.places[path[:depth]] = place
             values = values[step]
             if not isinstance(values, dict):
-                return  # the file holds no section there, which is reported from there
+                return  # the file has no section there, which is reported from there
         for old in [old for old in self.places if old[: len(path)] == path]:
             del self.places[old]
         self.places[path] = place
         values[path[-1]] = self._checked(value, path, ())
 
     def _fill_empty_sections(self) -> None:
-        """`outputs:` with nothing below it, or only comments, is a section of defaults."""
+        """Treat `outputs:` with nothing below it, or only comments, as a section of defaults."""
         for key in keys_of(RunConfig):
             sections = [key, *(keys_of(key.section, key.path) if key.section else ())]
             for each in sections:

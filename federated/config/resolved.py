@@ -1,4 +1,4 @@
-"""Decides what of a config makes the bits of a run's result, and writes a config down in full.
+"""Decides which part of a config makes the bits of a run's result, and writes a config in full.
 
 The identity covers the sections in `DECIDING_SECTIONS`, the seed, the threads of a worker, whether
 workers have GPUs, and the digests of code and data. Names, folders, numbers of workers, timeouts
@@ -20,7 +20,7 @@ from fedpilot.fabric.strict_yaml.writing import written
 from .schema import RunConfig
 
 IDENTITY_FORMAT = 2
-"""Grows when the same config must get another identity."""
+"""Incremented when the same config must get another identity."""
 
 DECIDING_SECTIONS = (
     "federation",
@@ -32,14 +32,11 @@ DECIDING_SECTIONS = (
     "robustness",
 )
 EXPLAINING = ("training.execution_model", "training.execution_reason")
-"""Keys that say how an execution came about: the execution itself decides the bits."""
+"""Keys that explain the choice of an execution: the execution itself decides the bits."""
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The config with every default spelled out, as `load_config` reads it back.
-
-    Keys without a value are left out: all of them mean "not given".
-    """
+    """The config with every default, as `load_config` reads it; leaves out keys without a value."""
     sections = config.model_dump(exclude_none=True)
     return "\n".join(written({name: section}) for name, section in sections.items())
 
@@ -52,7 +49,7 @@ def with_execution(
     model: int | None = None,
     reason: str | None = None,
 ) -> RunConfig:
-    """The config with what `execution: auto` and `chunk_size: auto` mean, by which cost model."""
+    """The config with this execution in place of `auto`, and how it was chosen."""
     found = {
         "execution": execution,
         "chunk_size": chunk_size,
@@ -63,7 +60,7 @@ def with_execution(
 
 
 def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
-    """The config with `auto` meaning what it meant in an earlier run."""
+    """The config with an earlier run's choice for `auto`."""
     mine, theirs = config.training, earlier.training
     if theirs.chunk_size == "auto" or mine.execution not in ("auto", theirs.execution):
         return config
@@ -79,7 +76,7 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:
-    """What decides the bits of the result, by dotted key."""
+    """By dotted key: the values that decide the bits of the result."""
     keys: dict[str, Any] = {"run.random_seed": config.run.random_seed}
     for name in DECIDING_SECTIONS:
         if (section := getattr(config, name)) is not None:
@@ -106,7 +103,7 @@ def _flat(section: BaseModel, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def identity(config: RunConfig, code_digest: str, data_digest: str) -> str:
-    """SHA-256 (hex) of all that decides the bits of the result."""
+    """SHA-256 (hex) of everything that decides the bits of the result."""
     whole = {
         "format": IDENTITY_FORMAT,
         "code": code_digest,
@@ -118,7 +115,7 @@ def identity(config: RunConfig, code_digest: str, data_digest: str) -> str:
 
 
 def differences(before: RunConfig, after: RunConfig) -> tuple[str, ...]:
-    """The keys that decide the bits and differ, such as `federation.rounds: 10 -> 20`."""
+    """Deciding keys that differ, such as `federation.rounds: 10 -> 20`."""
     old, new = deciding(before), deciding(after)
     return tuple(
         f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))}"

@@ -1,7 +1,7 @@
-"""Writes the config that `fedpilot init` gives to start from: every key, and what it means.
+"""Writes the config that `fedpilot init` creates: every key with its description.
 
-Keys that the example sets stand as they are; all others are commented out (`#key: default`), so
-that removing the `#` is all it takes. The words are those of the schema.
+Keys of the example are set; all others are commented out (`#key: default`), so that removing the
+`#` enables them. The descriptions are those of the schema.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIGITS: Mapping[str, Mapping[str, Any]] = {
         "momentum": 0.9,
     },
 }
-"""50 clients with handwritten digits, unevenly shared: runs in a minute, offline."""
+"""50 clients with handwritten digits, unevenly divided: runs in a minute, offline."""
 
 HEAD = """\
 # A federated run. Check this file with `fedpilot check`, start it with `fedpilot run`, and
@@ -43,7 +43,7 @@ WIDTH = 100
 
 
 def starter(example: Mapping[str, Mapping[str, Any]] = DIGITS) -> str:
-    """The text of a commented config in which the keys of `example` are given."""
+    """A commented config that sets the keys of `example`."""
     blocks = [HEAD]
     for section in keys_of(RunConfig):
         given = example.get(section.name, {})

@@ -1,8 +1,7 @@
-"""How a coordinator tells its config to sites, whose fedpilot may be older or newer than its own.
+"""Sends a coordinator's config to sites, whose fedpilot may be older or newer than its own.
 
 Keys at their default are left out, since an older site refuses keys that it does not know. The
-coordinator sends its defaults beside the config: a site with other defaults would train another
-model, and refuses.
+coordinator sends its defaults along: a site with other defaults refuses, as its model would differ.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DISTRIBUTION = "fedpilot"
 
 
 def told(config: RunConfig) -> dict[str, Any]:
-    """What a site is told of a config: the header of a spec."""
+    """A config as the header of a spec."""
     given: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     for key in EXPLAINING:
         section, _, name = key.partition(".")
@@ -32,7 +31,7 @@ def told(config: RunConfig) -> dict[str, Any]:
 
 
 def understood(header: Mapping[str, Any]) -> RunConfig:
-    """The config that a site was told; VersionsDiffer if it means another run there, or none."""
+    """Read a config from a spec's header; VersionsDiffer if it means another run here, or none."""
     theirs = str(header.get("version") or "an earlier one")
     try:
         config = RunConfig.model_validate(header["config"], strict=False)
@@ -59,7 +58,6 @@ def _deciding(config: RunConfig) -> dict[str, Any]:
 
 
 def _has(given: Any, key: str) -> bool:
-    """Whether a nested mapping has a dotted key."""
     for name in key.split("."):
         if not isinstance(given, Mapping) or name not in given:
             return False

@@ -1,4 +1,4 @@
-"""What an algorithm is: a record of pure functions, as in FedJAX (Ro et al. 2021)."""
+"""An algorithm as a record of pure functions, as in FedJAX (Ro et al. 2021)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ ServerState = Mapping[str, Array]
 
 
 class Needs(StrEnum):
-    """What of a round's updates must reach the coordinator."""
+    """What the coordinator needs from a round's updates."""
 
     SUM = "sum"
-    """Their weighted sum: the memory of one model, however many clients."""
+    """Their weighted sum: memory for one model, however many clients."""
     EVERY_UPDATE = "every_update"
-    """Each of them: as many models as a round has clients."""
+    """Each update: memory for one model per client of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How a round's updates become one, and how that is applied to the global model."""
+    """How a round's updates become one update, and how it changes the global model."""
 
     name: str
     init: Callable[[State], ServerState]
-    """(initial model) -> what the server remembers at first."""
+    """(initial model) -> the server's first memory."""
     apply: Callable[[State, Roles, ServerState, State], tuple[dict[str, Array], ServerState]]
     """(model, roles, memory, float64 mean update) -> (next model, next memory)."""
     needs: Needs = Needs.SUM
     combine: Callable[[Partial], dict[str, Array]] = Partial.mean
-    """(all that came of a round) -> the float64 update of each averaged tensor."""
+    """(the round's merged Partial) -> the float64 update of each averaged tensor."""

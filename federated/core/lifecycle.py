@@ -25,7 +25,7 @@ from ..errors import InvalidTransition
 
 
 class NodeState(StrEnum):
-    """Where a VirtualNode is in its life."""
+    """States of a VirtualNode."""
 
     VIRTUAL = "virtual"
     PENDING = "pending"
@@ -35,18 +35,16 @@ class NodeState(StrEnum):
 
 
 class NodeEvent(StrEnum):
-    """What can happen to a VirtualNode."""
+    """Events of a VirtualNode."""
 
     REQUEST = "request"
-    """It is needed."""
     BIND = "bind"
     """A worker hosts it now."""
     LOSE = "lose"
     """Its worker died."""
     RELEASE = "release"
-    """Its place is given back."""
     FAIL = "fail"
-    """Its work raised, or no worker could be had."""
+    """Its work raised, or no worker was available."""
 
 
 _S, _E = NodeState, NodeEvent
@@ -72,7 +70,7 @@ TRANSITIONS: dict[NodeState, dict[NodeEvent, NodeState]] = {
 
 
 def after(state: NodeState, event: NodeEvent, subject: str = "the node") -> NodeState:
-    """The state that follows; raises InvalidTransition for a pair that the table does not have."""
+    """The next state; raises InvalidTransition for a pair that is not in the table."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:
@@ -81,11 +79,11 @@ def after(state: NodeState, event: NodeEvent, subject: str = "the node") -> Node
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What is known of one touched VirtualNode."""
+    """State and recent history of one touched VirtualNode."""
 
     state: NodeState
     worker: str
-    """The FederatedNode that hosts it, or hosted it last."""
+    """The FederatedNode that hosts it or hosted it last."""
     reason: str
     since: float
     """When this state began, on the ledger's clock."""
@@ -94,9 +92,9 @@ class NodeRecord:
 
 
 class NodeRecords:
-    """Records of the touched nodes, by index; the longest settled are forgotten beyond a bound.
+    """Records of touched nodes by index; beyond a bound it drops those settled longest.
 
-    A forgotten node is `virtual` again, so memory does not grow with the population.
+    A dropped node is `virtual` again, so memory does not grow with the population.
     """
 
     TRAIL = 8
@@ -107,18 +105,18 @@ class NodeRecords:
         self._keep = keep
 
     def able(self, indices: Iterable[int], event: NodeEvent) -> list[int]:
-        """Those nodes that can take an event."""
+        """The nodes that can take this event."""
         records = self._records
         return [i for i in indices if event in TRANSITIONS[records.get(i, _UNTOUCHED).state]]
 
     def record(self, index: int) -> NodeRecord:
-        """The record of a node; a virtual one if it was never touched, or is forgotten."""
+        """The record of a node; a virtual one if it was never touched or was dropped."""
         return self._records.get(index, _UNTOUCHED)
 
     def apply(
         self, indices: Iterable[int], event: NodeEvent, *, now: float, reason: str, worker: str = ""
     ) -> None:
-        """Take every node through one event; raises InvalidTransition at the first that cannot."""
+        """Apply one event to every node; raises InvalidTransition at the first that refuses it."""
         records = self._records
         for index in indices:
             old = records.get(index, _UNTOUCHED)
@@ -151,7 +149,7 @@ class NodeRecords:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """Nodes that pass through a round together: their events are kept once for all of them."""
+    """Nodes that pass through a round together; their events are stored once for all of them."""
 
     nodes: NDArray[np.int64]
     """Sorted."""
@@ -160,7 +158,7 @@ class Visit:
     trail: list[tuple[float, NodeEvent, str]] = field(default_factory=list)
 
     def apply(self, event: NodeEvent, *, now: float, reason: str, worker: str = "") -> None:
-        """Take them through an event; ignore one that their state does not allow."""
+        """Apply an event to them; ignore one that their state does not allow."""
         if event in TRANSITIONS[self.state]:
             self.state = TRANSITIONS[self.state][event]
             self.worker = worker or self.worker
@@ -172,7 +170,7 @@ class Visit:
 
 
 def joined(record: NodeRecord, visits: Iterable[Visit]) -> NodeRecord:
-    """What is known of a node: its own record, and the visits that it was part of."""
+    """A node's own record, merged with the visits that it was part of."""
     trail, last = list(record.trail), record.trail[-1][0] if record.trail else -math.inf
     state, worker, reason, since = record.state, record.worker, record.reason, record.since
     for visit in visits:

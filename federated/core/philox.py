@@ -1,7 +1,7 @@
 """Philox4x64-10 for many counters at once, as NumPy's `Philox` draws (Salmon et al. 2011).
 
-Compiled by Numba when it is first called: NumPy takes longer to set a generator to a counter than
-to draw from it, and array arithmetic takes a few hundred passes.
+Compiled by Numba on the first call: NumPy takes longer to set a counter than to draw from it, and
+array arithmetic needs a few hundred passes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ UInt64s = npt.NDArray[np.uint64]
 def words(
     seed: int, stream: int, start: tuple[int, int, int], keys: UInt64s, count: int
 ) -> UInt64s:
-    """The first `count` words of every key: what `np.random.Philox(...).random_raw(count)` gives.
+    """The first `count` words of every key, equal to `np.random.Philox(...).random_raw(count)`.
 
-    Its key is (`seed`, `stream`), its counter (start[0], start[1], key, start[2]). `keys` has the
-    shape (k,), the answer (k, count).
+    Philox's key is (`seed`, `stream`), its counter (start[0], start[1], key, start[2]). `keys` has
+    the shape (k,), the result (k, count).
     """
     drawn = np.empty((len(keys), count), dtype=np.uint64)
     counter = np.array(start, dtype=np.uint64)
@@ -43,7 +43,7 @@ def _fill(seed, stream, start, keys, drawn):  # type: ignore[no-untyped-def]
     g0, g1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
     for k in range(len(keys)):
         for block in range((drawn.shape[1] + 3) // 4):
-            # NumPy steps the counter before it draws, so the first block is that of counter 1.
+            # NumPy increments the counter before it draws, so the first block has counter 1.
             c0, c1, c2, c3 = start[0] + np.uint64(block + 1), start[1], keys[k], start[2]
             k0, k1 = seed, stream
             for _ in range(10):

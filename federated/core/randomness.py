@@ -6,10 +6,10 @@ The rules:
 * streams of different names never overlap, so neither the order of use nor the number of workers
   changes what is drawn;
 * a client's key comes from its id alone, never from where it runs or how many clients there are;
-* what is drawn for many keys at once is, key by key, what would be drawn for one.
+* a draw for many keys equals, key by key, the draws for one key.
 
-The generator is Philox4x64-10, which turns a counter into random words without a state
-(Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+The generator is Philox4x64-10, which turns a counter into random words without a state (Salmon et
+al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 """
 
 from __future__ import annotations
@@ -26,49 +26,44 @@ from . import philox
 UInt64s = NDArray[np.uint64]
 
 SEED_LIMIT = 1 << 63
-"""Seeds are integers in [0, SEED_LIMIT)."""
 
 _WORD = 1 << 64
 _MASK = _WORD - 1
 _STREAM, _SEEDING, _SINGLE, _WORDS = 0, 1, 2, 3
-"""The last word of the counter, so that streams, seeds for PyTorch, single draws and words of the
-same name have nothing in common."""
+"""The counter's last word, which separates streams, seeds, single draws and words of one name."""
 
 _BLOCK = 1 << 32
-"""The first word of the counter holds a block's number above 32 bits that count within it."""
+"""The counter's first word holds the block number above 32 bits that count within the block."""
 
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _SMALL_BITS = 7
-"""Permutations of fewer than 2**7 are made together, larger ones with those of as many bits."""
+"""Permutations of fewer than 2**7 are made together, larger ones by their number of bits."""
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. The values are part of every result: add, never renumber."""
+    """Purposes of random numbers. The values are part of every result: add, never renumber."""
 
     INIT = 1
-    """The first weights of a model."""
     SPLIT = 2
-    """Which samples are held out for testing."""
+    """Samples held out for testing."""
     PARTITION = 3
-    """Which client gets which samples, in a disjoint partition."""
+    """Samples of each client in a disjoint partition."""
     COHORT = 4
-    """Which clients take part in a round."""
     TRAIN = 5
-    """A client's own training: the order of its samples, its dropout."""
+    """A client's training: sample order, dropout."""
     BOOTSTRAP = 6
-    """Which samples a client draws with replacement."""
+    """Samples that a client draws with replacement."""
     BOOTSTRAP_SIZE = 7
-    """How many samples such a client has."""
+    """Number of samples of such a client."""
     EVALUATION = 8
-    """Which clients or samples an evaluation looks at."""
+    """Clients or samples of an evaluation."""
     SYNTHETIC = 9
-    """Samples made out of nothing."""
     GROUP_COHORT = 10
-    """Which clients of a group take part in one of its steps."""
+    """Clients of a group in one of its steps."""
 
 
 def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.random.Generator:
-    """Give the random stream of this name, at its beginning.
+    """Return the random stream of this name, at its beginning.
 
     `seed` is in [0, 2**63), `round` and `key` in [0, 2**64); others raise `ValueError`.
     """
@@ -76,9 +71,9 @@ def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.r
 
 
 def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> int:
-    """Give a seed for a `torch.Generator`, in [0, 2**63), from the name that a stream has.
+    """Return a seed for a `torch.Generator`, in [0, 2**63), from a stream's name.
 
-    PyTorch's generator on the CPU looks at the low 32 bits only.
+    PyTorch's generator on the CPU uses the low 32 bits only.
     """
     return int(_philox(seed, purpose, round, key, _SEEDING).random_raw()) >> 1
 
@@ -86,10 +81,7 @@ def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> 
 def one_per_key(
     seed: int, purpose: Purpose, keys: UInt64s, bound: int, *, round: int = 0
 ) -> NDArray[np.int64]:
-    """Draw one integer in [0, bound) for every key: shape (keys,), as `keys` has.
-
-    `bound` is in [1, 2**32]; the bias is below 2**-32.
-    """
+    """Draw one integer in [0, bound) per key: (keys,); `bound` in [1, 2**32], bias below 2**-32."""
     _check(seed, round, 0)
     keys = np.asarray(keys, dtype=np.uint64)
     return below(philox.words(seed, purpose, (0, round, _SINGLE), keys, 1)[:, 0], bound)
@@ -101,7 +93,7 @@ def words_per_key(
     """Draw the words 0 to `count - 1` of this block for every key: shape (keys, count).
 
     `keys` has the shape (keys,). A word is a function of (seed, purpose, round, key, block) and its
-    place, so fewer words are the first of more. Blocks are in [0, 2**32) and never overlap. Raises
+    place, so a smaller `count` gives a prefix. Blocks are in [0, 2**32) and never overlap. Raises
     `ValueError` for numbers out of range. `permutations` uses up the words of `Purpose.TRAIN`.
     """
     _check(seed, round, 0)
@@ -111,7 +103,7 @@ def words_per_key(
 
 
 def below(words: UInt64s, bound: int) -> NDArray[np.int64]:
-    """Turn random words into integers in [0, bound); `bound` is in [1, 2**32]."""
+    """Map random words to integers in [0, bound); `bound` is in [1, 2**32]."""
     _check_bound(bound)
     high, low = words >> np.uint64(32), words & _LOW_HALF
     times = np.uint64(bound)
@@ -129,7 +121,7 @@ def permutations(
     round, epoch, key, size), independent of the other rows. Two samples keep their order with a
     probability within 2**-32 of a half.
 
-    The answer is as wide as the largest client; the work and the memory besides follow the sizes.
+    The result is as wide as the largest client; work and other memory follow the sizes.
     """
     keys, sizes = np.asarray(keys, dtype=np.uint64), np.asarray(sizes, dtype=np.int64)
     order = np.zeros((len(sizes), sizes.max(initial=0)), dtype=np.int64)
@@ -143,13 +135,13 @@ def permutations(
 
 
 def client_key(client_id: str) -> int:
-    """Give the 64-bit random key of a client: the BLAKE2b hash of its id."""
+    """The 64-bit random key of a client: the BLAKE2b hash of its id."""
     digest = hashlib.blake2b(client_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def client_keys(client_ids: Iterable[str]) -> UInt64s:
-    """Give the keys of many clients as an array, in their order."""
+    """The keys of many clients as an array, in their order."""
     blake2b = hashlib.blake2b
     digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in client_ids)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
@@ -184,7 +176,7 @@ def _check_block(block: int, count: int) -> None:
 
 
 def _rank(words: UInt64s, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Make of every row the places 0 to `sizes[k] - 1` in the order of their words' high halves."""
+    """Rank the first `sizes[k]` words of each row by their high halves."""
     places = np.arange(words.shape[1], dtype=np.uint64)
     outside = places >= sizes.astype(np.uint64)[:, np.newaxis]
     words &= ~_LOW_HALF

@@ -1,12 +1,10 @@
 """Decides what a name in a config stands for, and which options it takes.
 
-A name is a registered key, or a dotted path `module:attribute`. The registry keeps built-in keys as
-dotted paths and imports them on first use, so listing them costs nothing. It reads the options off
-the signature of the function or class, so no schema has to be declared.
+A name is a registered key, or a dotted path `module:attribute`. Built-in keys are dotted paths that
+the registry imports on first use, so listing them costs nothing. A signature declares the options.
 
-A dotted path leads into the module that it names: not on into modules that it imports, and not to
-what it imports from installed packages. So reading a module shows all that a path can name in it.
-A path cannot name Python's own modules.
+A dotted path reaches what its module defines: not modules that it imports, nor what it imports from
+installed packages. So a module shows all that a path can name. Python's modules are excluded.
 
     RegistryError
     +-- UnknownName     no such key
@@ -32,7 +30,7 @@ from fedpilot.federated.errors import FederatedError
 from .user_code.code_archive import INSTALLED, RESERVED
 
 INSTALLERS = frozenset({"_distutils_hack", "pip", "pkg_resources", "setuptools", "wheel"})
-"""Packages that lie in most environments and run commands."""
+"""Packages in most environments that run commands."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,7 +79,7 @@ class BadOption(RegistryError):
 
 
 class Registry(Generic[T]):
-    """The names of one kind of thing; `T` is what a registered function returns."""
+    """Names of one kind of thing; `T` is what a registered function returns."""
 
     def __init__(
         self,
@@ -93,9 +91,8 @@ class Registry(Generic[T]):
     ) -> None:
         """Keep built-in keys as dotted paths.
 
-        `what` names the kind in errors. `supplied` are parameters that the caller fills in and
-        that a config therefore may not set. `problem_of` says why something cannot be of this
-        kind; empty if it can.
+        `what` names the kind in errors. `supplied` are parameters that the caller fills in, so a
+        config may not set them. `problem_of` says why an object cannot be of this kind, if so.
         """
         self.what = what
         self._problem_of = problem_of
@@ -120,22 +117,19 @@ class Registry(Generic[T]):
         return keep
 
     def bring(self, name: str, function: Callable[..., T]) -> None:
-        """Have a name, dotted or not, stand for a function that came from another process."""
+        """Bind a name, dotted or not, to a function that came from another process."""
         self._functions[name] = function
 
     def registered(self, name: str) -> Callable[..., T] | None:
-        """Give what was registered under `name` in this process; nothing for any other name."""
+        """The function registered under `name` in this process, if any."""
         return self._functions.get(name)
 
     def available(self) -> tuple[str, ...]:
-        """List the keys in order, importing nothing."""
+        """Keys in order, without any import."""
         return tuple(sorted(self._paths.keys() | self._functions.keys()))
 
     def resolve(self, name: str) -> Callable[..., T]:
-        """Give the function or class that `name` stands for.
-
-        Raises `UnknownName` or `BadPath`.
-        """
+        """The function or class that `name` stands for; raises `UnknownName` or `BadPath`."""
         if name in self._functions:
             return self._functions[name]
         if name not in self._paths and not {":", "."} & set(name):
@@ -148,7 +142,7 @@ class Registry(Generic[T]):
         return typing.cast("Callable[..., T]", found)
 
     def options(self, name: str) -> tuple[str, ...]:
-        """List the options that `name` takes, in the order of its signature."""
+        """The options that `name` takes, in the order of its signature."""
         return tuple(self._declared(self.resolve(name)))
 
     def call(
@@ -156,8 +150,7 @@ class Registry(Generic[T]):
     ) -> T:
         """Call what `name` stands for with the options, checked against its signature.
 
-        Of `supplied` only what the signature names is passed. Raises `BadOption` before
-        anything is called.
+        Passes the part of `supplied` that the signature names. Raises `BadOption` before any call.
         """
         function = self.resolve(name)
         checked = self._checked(f"{self.what} {name!r}", function, options)
@@ -208,8 +201,8 @@ class Registry(Generic[T]):
 def load_dotted(path: str) -> Any:
     """Import `module:attribute` (the attribute may have dots) and return what it names.
 
-    That must be defined in the package of the module, or in another module of the user's own.
-    Raises `BadPath`, which names the wrong part and the nearest right name.
+    It must be defined in the module's package or in another module of the user's own. Raises
+    `BadPath`, which names the wrong part and the nearest right name.
     """
     module_name, colon, attribute = path.partition(":")
     if not (colon and module_name and attribute):
@@ -251,7 +244,7 @@ def _is_pythons(package: str) -> bool:
 
 
 def _astray(package: str, found: Any, where: str, rest: str) -> str:
-    """Why a step of a dotted path leads out of the package that it names; empty if it does not."""
+    """Why a step of a dotted path leaves the package that it names; empty if it does not."""
     if inspect.ismodule(found):
         home = found.__name__
         if _is_pythons(home.partition(".")[0]):
@@ -272,17 +265,17 @@ def _astray(package: str, found: Any, where: str, rest: str) -> str:
 
 
 def _home(found: Any) -> str:
-    """The module in which a function, a method or a class is defined.
+    """The module that defines a function, a method or a class.
 
-    Empty for any other object, and for what a call has made (a decorator, `functools.partial`):
-    that is of the module which holds it.
+    Empty for any other object and for the result of a call (a decorator, `functools.partial`),
+    which belongs to the module that holds it.
     """
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         return ""
     if "<locals>" in str(getattr(found, "__qualname__", "")):
         return ""
     module = getattr(found, "__module__", None)
-    if module is None:  # of a function written in C: what it is bound to
+    if module is None:  # a function written in C: use the object that it is bound to
         holder = getattr(found, "__self__", None)
         module = holder.__name__ if inspect.ismodule(holder) else type(holder).__module__
     return str(module)
@@ -294,14 +287,14 @@ def _is_installed(package: str) -> bool:
     if module is None:
         return True
     spec = getattr(module, "__spec__", None)
-    if spec is None:  # of a notebook, or made by hand
+    if spec is None:  # in a notebook, or made by hand
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())]
     return any(INSTALLED & set(PurePath(place).parts) for place in places)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Give `" (did you mean 'x'?)"` for the nearest known name, or nothing when none is near."""
+    """Return `" (did you mean 'x'?)"` for the nearest known name, or nothing if none is near."""
     lowered = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lowered, n=1)
     return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
@@ -323,7 +316,6 @@ def _import(path: str, module_name: str) -> Any:
 
 
 def _is_reload(known: Any, function: Any) -> bool:
-    """Say whether the same definition is registered again, as when a notebook cell runs twice."""
     return bool(
         getattr(known, "__module__", None) == getattr(function, "__module__", "")
         and getattr(known, "__qualname__", None) == getattr(function, "__qualname__", "")
@@ -333,7 +325,7 @@ def _is_reload(known: Any, function: Any) -> bool:
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some callables written in C have none: let them decide
+    except (TypeError, ValueError):  # some callables written in C have none: they check themselves
         anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
         return {"options": anything}
 
@@ -342,7 +334,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     annotated = function.__init__ if inspect.isclass(function) else function
     try:
         return typing.get_type_hints(annotated)
-    except (NameError, TypeError):  # names known to the type checker only: nothing to check by
+    except (NameError, TypeError):  # names for the type checker only: nothing to check against
         return {}
 
 

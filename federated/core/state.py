@@ -1,8 +1,8 @@
-"""What a model's state is, what each of its tensors is for, and its digest.
+"""A model's state, the role of each tensor in it, and its digest.
 
-A state is a mapping of names to NumPy arrays, as in `Module.state_dict()`. Aggregation treats its
-tensors by role, since averaging all of them blindly corrupts counters and frozen weights
-(flwrlabs/flower#611, NVIDIA/NVFlare#1718).
+A state maps names to NumPy arrays, as `Module.state_dict()`. Aggregation treats tensors by role,
+since averaging all of them blindly corrupts counters and frozen weights (flwrlabs/flower#611,
+NVIDIA/NVFlare#1718).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TensorRole(StrEnum):
     COUNTER = "counter"
     """An integer buffer (`num_batches_tracked`): the largest value seen."""
     CONSTANT = "constant"
-    """Frozen parameters, masks, tables: stays as it is."""
+    """Frozen parameters, masks, tables: unchanged."""
 
 
 def role_of(*, parameter: bool, requires_grad: bool, kind: str, keep_buffers: bool) -> TensorRole:
@@ -43,14 +43,14 @@ def role_of(*, parameter: bool, requires_grad: bool, kind: str, keep_buffers: bo
 
 
 def averaged(roles: Roles) -> tuple[str, ...]:
-    """Names of the tensors that are summed over clients, sorted."""
+    """Tensors that are summed over clients, sorted by name."""
     return tuple(
         sorted(n for n, r in roles.items() if r in (TensorRole.TRAINED, TensorRole.STATISTIC))
     )
 
 
 def counters(roles: Roles) -> tuple[str, ...]:
-    """Names of the tensors of which the largest value is kept, sorted."""
+    """Tensors whose largest value is kept, sorted by name."""
     return tuple(sorted(n for n, r in roles.items() if r is TensorRole.COUNTER))
 
 
@@ -66,10 +66,10 @@ def digest(state: State) -> str:
 
 
 def under(prefix: str, arrays: State) -> dict[str, Array]:
-    """The arrays whose names begin with a prefix, by the rest of their names."""
+    """Arrays whose names begin with a prefix, by the rest of their names."""
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
 def nbytes(arrays: Iterable[Array]) -> int:
-    """Bytes that the arrays hold together."""
+    """Total bytes of the arrays."""
     return sum(array.nbytes for array in arrays)

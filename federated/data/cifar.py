@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary version."""
+"""Loads CIFAR-10 and CIFAR-100 in their binary version."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _load(
 def _read(
     name: str, paths: Sequence[Path], labels: int, column: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read files of records of `labels` label bytes and an image; take the label in `column`."""
+    """Read records of `labels` label bytes and an image; take the label in `column`."""
     record_bytes = labels + _IMAGE_BYTES
     counts = [_count(name, path, record_bytes) for path in paths]
     x = np.empty((sum(counts), *_IMAGE), dtype=np.float32)

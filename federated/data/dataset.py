@@ -1,4 +1,4 @@
-"""What a data set is: labelled samples in memory, checked once, identified by a digest."""
+"""A data set: labelled samples in memory, checked once, identified by a digest."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _BLOCK_BYTES = 1 << 24
 class Dataset:
     """Samples, their class labels and, where the data has them, client ids and further columns.
 
-    Raises `DataError` when an array is not what is said here. Nothing is copied or converted.
+    Raises `DataError` for an array that breaks the rules below. Nothing is copied or converted.
     """
 
     name: str
     x: Samples
-    """Samples, shape (n, *input_shape): finite numbers in float32 (float64 where a loader was asked
-    for it), or tokens from 0, int64. Images have the shape (channels, height, width), texts
-    (length,)."""
+    """Samples, shape (n, *input_shape): finite numbers in float32 (or float64 on request), or
+    tokens from 0, int64. Images have the shape (channels, height, width), texts (length,).
+    """
     y: Labels
     """Class labels in [0, num_classes), shape (n,), int64."""
     num_classes: int
     client_ids: NDArray[np.str_] | None = None
-    """The id of the client that each sample comes from, shape (n,), or nothing."""
+    """The id of each sample's client, shape (n,), or None."""
     test_x: Samples | None = None
-    """Samples that are kept for testing, if the data come with some; like `x`."""
+    """The data's own test samples, if any; like `x`."""
     test_y: Labels | None = None
     """Their labels; like `y`."""
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
-    """What else is known of each sample, by name, such as its hospital; shape (n,) each."""
+    """Further facts about each sample by name, such as its hospital; shape (n,) each."""
 
     def __post_init__(self) -> None:
         if self.num_classes < 1:
@@ -72,7 +72,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, over everything but the name, in little-endian bytes."""
+        """SHA-256 (hex) over everything but the name, in little-endian bytes."""
         sha = hashlib.sha256(f"dataset 1 classes {self.num_classes}".encode())
         for role in ("x", "y", "test_x", "test_y"):
             if (array := getattr(self, role)) is not None:
@@ -87,7 +87,7 @@ class Dataset:
         return sha.hexdigest()
 
     def rows(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Dataset:
-        """Some of the samples, with all that is known of them; a test set stays as it is."""
+        """Some of the samples with their labels, clients and columns; a test set stays whole."""
         ids = self.client_ids
         return replace(
             self,
@@ -148,11 +148,11 @@ class Split(NamedTuple):
 
 
 def split(dataset: Dataset, test_fraction: float, seed: int) -> Split:
-    """Split the samples into those to train on and those to test on.
+    """Split the samples into training and test samples.
 
-    A test set that comes with the data is used as it is. Otherwise `test_fraction`, in [0, 1), of
-    each label's samples are held out at random: at least one of a label with two, never all of
-    them, and never a client's last. Raises `DataError`.
+    A test set of the data's own is used as it is. Otherwise `test_fraction`, in [0, 1), of each
+    label's samples are held out at random: at least one of a label with two, never all of them, and
+    never a client's last. Raises `DataError`.
     """
     if dataset.test_x is not None and dataset.test_y is not None:
         train = replace(dataset, test_x=None, test_y=None)
@@ -182,7 +182,7 @@ def _held_out(dataset: Dataset, fraction: float, rng: np.random.Generator) -> ND
 
 
 def _told(texts: NDArray[np.str_]) -> bytes:
-    """Texts one after another, each with its length before it."""
+    """Concatenate texts, each preceded by its length."""
     encoded = [text.encode() for text in texts.tolist()]
     return b"".join(len(each).to_bytes(8, "little") + each for each in encoded)
 

@@ -1,6 +1,6 @@
 """Loads the data sets that a site's admin declared, and finds their clients.
 
-* A loader that returns other than was declared (shape, type, classes) is refused.
+* A loader whose data differ from the declaration (shape, type, classes) is refused.
 * Every sample belongs to a client; a loader's own test samples are left out, since models are
   evaluated on the clients' samples.
 """
@@ -22,14 +22,13 @@ from .errors import DataError
 from .registry import load, options
 
 CLIENT_COLUMN = "client_column"
-"""The option of loaders that can find the clients' ids in a column of any name."""
+"""The option of loaders that read the clients' ids from a column of any name."""
 
 
 def load_declared(declaration: Declaration) -> Dataset:
-    """The data set of a declaration, with the client of every sample.
+    """The declared data set, with each sample's client.
 
-    DataError for data that are not as declared, RegistryError for a loader that is not there, and
-    OSError for files that are not.
+    Raises DataError (data differ from the declaration), RegistryError or OSError.
     """
     match declaration.clients["arise"]:
         case "file_per_client":
@@ -43,10 +42,10 @@ def load_declared(declaration: Declaration) -> Dataset:
 
 
 def survey(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a declared data set holds: the samples of each client and of each label.
+    """Count a declared data set: the samples of each client and of each label.
 
-    The site's agent asks for it before the site joins; `mediator.core.rules.disclosure` decides
-    what of it leaves the site. Raises what `load_declared` does.
+    The site's agent calls this before the site joins; `mediator.core.rules.disclosure` decides
+    which counts leave the site. Raises what `load_declared` does.
     """
     found = load_declared(Declaration.from_json("declared", values))
     samples = Counter(_ids(found).tolist())
@@ -58,7 +57,7 @@ def survey(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_files(declaration: Declaration) -> Dataset:
-    """A file for each client, which is named by it."""
+    """One file per client, named after it."""
     name, folder = declaration.name, Path(declaration.path or ".")
     files = sorted(path for path in folder.glob(declaration.clients["pattern"]) if path.is_file())
     if not files:
@@ -75,7 +74,7 @@ def _of_files(declaration: Declaration) -> Dataset:
 
 
 def _of_column(declaration: Declaration) -> Dataset:
-    """A column of ids, which the loader reads."""
+    """Clients from a column that the loader reads."""
     column = declaration.clients["column"]
     if CLIENT_COLUMN in options(declaration.dataset_type):
         return _with_ids(declaration, _loaded(declaration, **{CLIENT_COLUMN: column}))
@@ -89,7 +88,7 @@ def _of_column(declaration: Declaration) -> Dataset:
 
 
 def _of_list(declaration: Declaration) -> Dataset:
-    """The clients of a list, out of those that the loader names."""
+    """The listed clients, among those that the loader names."""
     name = declaration.name
     lines = Path(declaration.clients["file"]).read_text().splitlines()
     listed = sorted({line.strip() for line in lines if line.strip()})
@@ -103,7 +102,7 @@ def _of_list(declaration: Declaration) -> Dataset:
 
 
 def _loaded(declaration: Declaration, **more: Any) -> Dataset:
-    """What the loader gives; it is told the declared path and classes where it takes them."""
+    """Call the loader, with the declared path and classes if it takes them."""
     takes = options(declaration.dataset_type)
     given: dict[str, Any] = {}
     if declaration.path is not None:
@@ -121,7 +120,7 @@ def _with_ids(declaration: Declaration, found: Dataset) -> Dataset:
 
 
 def _joined(name: str, parts: Sequence[Dataset]) -> Dataset:
-    """The samples of several files, which must be of one kind."""
+    """Join the samples of several files of one kind."""
     kinds = {(part.input_shape, part.x.dtype.name) for part in parts}
     if len(kinds) > 1:
         raise DataError(name, "its files hold samples of different shapes or types")
@@ -144,7 +143,7 @@ def _ids(found: Dataset) -> np.ndarray[Any, np.dtype[np.str_]]:
 
 
 def _check(declaration: Declaration, found: Dataset) -> None:
-    """Refuse data that are not what was declared."""
+    """Raise DataError for data that differ from the declaration."""
     pairs = {
         "input_shape": (list(declaration.input_shape), list(found.input_shape)),
         "dtype": (declaration.dtype, found.x.dtype.name),

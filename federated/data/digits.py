@@ -1,4 +1,4 @@
-"""A small data set that needs no download: 1,797 handwritten digits of 8 by 8 pixels."""
+"""A small data set without a download: 1,797 handwritten digits of 8 by 8 pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .dataset import Dataset
 
 FILE = Path(__file__).with_name("digits.csv.gz")
-"""A sample a line: 64 pixels from 0 to 16, and the digit. Its licence is in digits.LICENSE.txt."""
+"""One sample per line: 64 pixels from 0 to 16, and the digit. Licence: digits.LICENSE.txt."""
 
 
 def digits(*, image: bool = False, dtype: Literal["float32", "float64"] = "float32") -> Dataset:

@@ -1,4 +1,4 @@
-"""What can be wrong with a data set."""
+"""Errors of data sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedpilot.federated.errors import FederatedError
 
 
 class DataError(FederatedError):
-    """A data set is missing, damaged, or not what it has to be."""
+    """A data set is missing, damaged or invalid."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(name, problem)

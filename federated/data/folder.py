@@ -9,10 +9,7 @@ from .errors import DataError
 
 
 def find(name: str, folder: Path, candidates: Sequence[str], source: str) -> Path:
-    """Give the first of the candidate files that is in the folder.
-
-    Raises `DataError` that names the folder, the files looked for and where such files come from.
-    """
+    """The first candidate file in the folder; `DataError` names the folder, files and source."""
     if not folder.is_dir():
         raise DataError(
             name, f"there is no folder {folder}; it should hold {candidates[0]} ({source})"

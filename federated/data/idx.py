@@ -1,4 +1,4 @@
-"""Data sets in IDX files, the format of MNIST."""
+"""Loads data sets in IDX files, the format of MNIST."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _PIECE_BYTES = 1 << 20
 def idx(*, path: Path, prefix: str = "", transpose: bool = False) -> Dataset:
     """Load images and labels from a folder of IDX files, plain or .gz (LeCun et al. 1998).
 
-    Samples have the shape (1, height, width) and are in [0, 1]. `prefix` goes before the file
-    names, such as `emnist-balanced`. EMNIST (Cohen et al. 2017) stores images on their side:
-    `transpose` turns them. There are as many classes as the highest label plus one, so the letters
-    of EMNIST, which count from 1, leave class 0 unused. Raises `DataError`.
+    Samples have the shape (1, height, width) and are in [0, 1]. `prefix` precedes the file names,
+    such as `emnist-balanced`. EMNIST (Cohen et al. 2017) stores images on their side: `transpose`
+    turns them. The number of classes is the highest label plus one, so the letters of EMNIST, which
+    count from 1, leave class 0 unused. Raises `DataError`.
     """
     start = f"{prefix}-" if prefix else ""
     (x, y), (test_x, test_y) = (
@@ -52,7 +52,7 @@ def idx(*, path: Path, prefix: str = "", transpose: bool = False) -> Dataset:
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes with this many dimensions.
 
-    The header is checked against the bytes that follow it. Raises `DataError` that names the file.
+    Checks the header against the size of the file. Raises `DataError`, which names the file.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Data sets in one NumPy file (.npz)."""
+"""Loads data sets in one NumPy file (.npz)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def npz(
     client_column: str = "client_ids",
     columns: list[str] | None = None,
 ) -> Dataset:
-    """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if there, of one .npz file.
+    """Load the arrays `x` and `y`, and `client_ids`, `test_x`, `test_y` if present, of one .npz
+    file.
 
-    `client_column` is the array that names the client of each sample, if it is called otherwise;
-    `columns` are arrays of text or integers with something else about each, such as its hospital.
-    Samples are cast to `dtype`. Unless it is given, an `x` of integers is tokens and they become
-    int64; all else becomes float32, bytes (uint8) as well, since those are pixels. Labels become
-    int64. `num_classes` is the highest label plus one, unless given. Nothing is unpickled. Raises
-    `DataError`.
+    `client_column` names another array for `client_ids`; `columns` are arrays of text or integers
+    with further facts about each sample, such as its hospital. Samples are cast to `dtype`. By
+    default an `x` of integers is tokens and becomes int64; all else becomes float32, also bytes
+    (uint8), since those are pixels. Labels become int64. `num_classes` defaults to the highest
+    label plus one. Nothing is unpickled. Raises `DataError`.
     """
     more = columns or []
     arrays = _read(path, (*_REQUIRED, client_column, *_TEST, *more))
@@ -93,7 +93,7 @@ def _samples(path: Path, role: str, array: NDArray[Any], dtype: str) -> NDArray[
         raise DataError("npz", f"{role} in {path} is numbers, found {array.dtype}")
     if dtype == "int64" and array.dtype.kind not in "iu":
         raise DataError("npz", f"{role} in {path} is integers for int64, found {array.dtype}")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by name
+    with np.errstate(over="ignore"):  # infinite results are refused by name
         return array.astype(dtype, copy=False)
 
 

@@ -1,7 +1,7 @@
 """Decide which loader a `dataset_type` stands for.
 
-A loader is a function of keyword options that returns a `Dataset`. Built-ins are imported when one
-of them is asked for; your own are registered, or written as `module:function`.
+A loader is a function of keyword options that returns a `Dataset`. Built-ins are imported on first
+use; your own are registered, or written as `module:function`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _loaders: Registry[Dataset] = Registry(
 register_dataset = _loaders.register
 """Register the decorated loader under a name: `@register_dataset("mine")`."""
 
-# Of data sets, what the methods of `Registry` say.
+# The methods of `Registry`, for data sets.
 registered = _loaders.registered
 available = _loaders.available
 resolve = _loaders.resolve
@@ -40,8 +40,7 @@ check = _loaders.check
 def load(dataset_type: str, options: Mapping[str, Any] | None = None) -> Dataset:
     """Load a data set.
 
-    Raises `UnknownName`, `BadPath` or `BadOption` for what the config says, and `DataError` for
-    what the data are.
+    Raises `UnknownName`, `BadPath` or `BadOption` for the config, `DataError` for the data.
     """
     found: object = _loaders.call(dataset_type, options or {})
     if not isinstance(found, Dataset):

@@ -29,17 +29,16 @@ def synthetic(
     seed: int = 0,
     dtype: Literal["float32", "float64"] = "float32",
 ) -> Dataset:
-    """Make `samples` samples around `classes` templates, which are drawn at random.
+    """Make `samples` samples around `classes` random templates.
 
     Samples are numbers: their class's template, drawn from N(0, 1), plus `noise` times N(0, 1).
     They have the shape (features,), or `shape` when that is given.
 
-    With `vocabulary` they are tokens: their class's template, drawn from [0, vocabulary), in which
-    every token is drawn anew with odds of `noise` to 1. They have the shape (sequence_length,),
-    which is (64,) unless given, and are int64.
+    With `vocabulary` they are tokens: their class's template, drawn from [0, vocabulary), with
+    every token redrawn at odds of `noise` to 1. They have the shape (sequence_length,), by default
+    (64,), and are int64.
 
-    Classes have equally many samples, up to one. Equal options give equal data; time and memory are
-    O(samples).
+    Class sizes differ by one at most. Equal options give equal data; time, memory: O(samples).
     """
     if vocabulary is None and sequence_length is not None:
         raise DataError("synthetic", "sequence_length is for tokens: give vocabulary as well")

@@ -1,1 +1,1 @@
-"""How a worker computes: local training, evaluation, and the journal of what is done."""
+"""Computes at a worker: local training, evaluation, and the journal of finished work."""

@@ -1,7 +1,7 @@
 """Chooses a run's execution for the coordinator, before sites start: cost model, then the checks.
 
-The cost model names the cheapest way, and the probe checks it. After a refusal comes the next of
-compiled, folded, mapped, and one by one, which suits every model.
+The cost model names the cheapest execution, and the probe checks it. After a refusal comes the next
+of compiled, folded, mapped, and one by one, which suits every model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def choose(
 ) -> Choice:
     """The execution of a run; ExecutionRefused if the named one gives other results.
 
-    The module is a fresh one, and not usable afterwards.
+    The module is a new one, and not usable afterwards.
     """
     together = wish.kind is not None and wish.kind is not ExecutionKind.SEQUENTIAL
     trained = (weight for weight in module.parameters() if weight.requires_grad)
@@ -93,7 +93,7 @@ def _checked(
             return choice
         try:
             if kind is ExecutionKind.COMPILED:
-                # Workers compile the kernel and check it; here its description is enough.
+                # Workers compile the kernel and check it; here its description suffices.
                 probe.check_chain(module, tuple(like.shape[1:]), like.dtype)
             else:
                 probe.check(choice.execution, resident, training, like=like, device=CPU)
@@ -112,7 +112,7 @@ def refusals(
     facts: ModelFacts,
     like: torch.Tensor,
 ) -> dict[ExecutionKind, str]:
-    """The ways that the model's structure rules out, and why."""
+    """The executions that the model's structure rules out, and why."""
     convolutions = any(layer.kind is LayerKind.CONVOLUTION for layer in facts.layers)
     weights = next(module.parameters()).dtype
     refused: dict[ExecutionKind, str] = {}
@@ -136,7 +136,6 @@ def refusals(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """As many threads as a worker has."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,7 +1,7 @@
-"""A site's share of the round in flight, on disk: the exact Partial so far, and its clients.
+"""A site's part of the current round on disk: the exact Partial so far, and its clients.
 
 A successor trains only the other clients. The one file is replaced atomically, when the unsaved
-work is worth the write; without fsync, so it survives any process, but not a power cut.
+work is worth the write; without fsync, so it survives the death of any process but not a power cut.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ASSUMED_WRITE_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RoundKey:
-    """Which attempt at which round a Partial belongs to."""
+    """The attempt and round of a Partial."""
 
     round_number: int
     model: str
     """Digest of the round's global model."""
     coarser: int
-    """Bits that the grid was coarsened by."""
+    """Bits by which the grid was coarsened."""
     part: str = ""
-    """Which of the round's clients it is about (`part_name`)."""
+    """The round's clients in it (`part_name`)."""
 
     def to_json(self) -> dict[str, Any]:
         named = {"round": self.round_number, "model": self.model, "coarser": self.coarser}
@@ -56,14 +56,14 @@ class Journal:
         self._write_s: float | None = None
         self._known = False
         self._holds: dict[str, Any] | None = None
-        """The key in the file, if there is one, once known; only this object writes it."""
+        """The key in the file, once known; only this object writes the file."""
 
     def at(self, folder: str | None) -> Journal:
-        """This journal if it lies in that folder, otherwise the one that does."""
+        """This journal if it is in that folder, otherwise the folder's."""
         return self if folder == self._folder else Journal(folder, self._site, self._clock)
 
     def recover(self, key: RoundKey) -> tuple[Partial, npt.NDArray[np.int64]] | None:
-        """The Partial of this very round and the clients in it, if a predecessor saved one."""
+        """A predecessor's Partial of this very round and the clients in it, if saved."""
         if self._path is None or (self._known and self._holds != key.to_json()):
             return None
         if not self._path.exists():
@@ -71,7 +71,7 @@ class Journal:
             return None
         try:
             header, tensors = read_tensors(self._path)
-        except RunRefused:  # spoilt by a power cut: the work that it saved is done again
+        except RunRefused:  # corrupted by a power cut: its work is done again
             return None
         self._known, self._holds = True, header.get("key")
         if header.get("format") != FORMAT or self._holds != key.to_json():
@@ -86,7 +86,7 @@ class Journal:
         return self._path is not None and worth_saving(unsaved_s, self._cost(partial))
 
     def save(self, key: RoundKey, partial: Partial, done: npt.NDArray[np.int64]) -> None:
-        """Write the sum so far, and the clients in it."""
+        """Write the sum so far, and its clients."""
         if self._path is None:
             return
         header, tensors = partial.to_wire()

@@ -1,4 +1,4 @@
-"""Reads what a model's structure says of its costs, from one forward pass without gradients.
+"""Derives a model's cost facts from its structure, by one forward pass without gradients.
 
 Each layer of PyTorch counts as one operation, and so does each function of PyTorch that other code
 calls. So the facts are the same on every machine.
@@ -21,7 +21,7 @@ from .compiled.chain import chain_of
 from .stacking import NotStackable
 
 SAMPLES = 2
-"""Of the forward pass."""
+"""In the forward pass."""
 
 _LAYERS: tuple[tuple[LayerKind, tuple[type[nn.Module], ...]], ...] = (
     (LayerKind.LINEAR, (nn.Linear, nn.Bilinear)),
@@ -79,10 +79,7 @@ _FUNCTIONS: Mapping[str, LayerKind] = {
 
 
 def facts_of(module: nn.Module, example: Tensor) -> ModelFacts:
-    """Read a module's structure; `example` is one sample (1, ...) that it takes.
-
-    Raises what the module's own code raises for it.
-    """
+    """Read a module's structure from one sample (1, ...); raises the module's own errors."""
     own = copy.deepcopy(module).cpu().train()
     trained = [p for p in own.parameters() if p.requires_grad]
     widths: tuple[int, ...] = ()
@@ -113,14 +110,13 @@ def _layers(module: nn.Module, x: Tensor) -> list[Layer]:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Whether it is a layer of PyTorch that counts as one operation."""
     ours = type(layer).__module__.startswith("torch.nn")
     leaf = next(layer.children(), None) is None or isinstance(layer, nn.MultiheadAttention)
     return ours and leaf
 
 
 class _Counting(TorchFunctionMode):
-    """Writes down the functions of PyTorch that are called outside of its own layers."""
+    """Records functions of PyTorch that are called outside its own layers."""
 
     def __init__(self, found: list[Layer]) -> None:
         super().__init__()
@@ -133,7 +129,7 @@ class _Counting(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if not (name.startswith("__") and name.endswith("__")):
-            name = name.rstrip("_")  # functions that work in place
+            name = name.rstrip("_")  # in-place variants
         if not self._inside and name != "__get__" and (outputs := _numel(result)):
             kind = _FUNCTIONS.get(name, LayerKind.POINTWISE)
             products = _products_of_call(kind, args, result)
@@ -161,7 +157,7 @@ class _Counting(TorchFunctionMode):
 
 
 def _numel(result: Any) -> int:
-    """Numbers of a sample in what a function gave; 0 if that is no tensor."""
+    """Numbers per sample in a function's result; 0 if that is no tensor."""
     if isinstance(result, Tensor):
         return max(1, result.numel() // SAMPLES)
     if isinstance(result, tuple | list):

@@ -20,14 +20,14 @@ from ..errors import RunRefused
 def write_tensors(
     path: Path, tensors: State, header: Mapping[str, Any] | None = None, *, durable: bool = False
 ) -> None:
-    """Write the file beside its place and move it there; `durable` survives a power cut too."""
+    """Write a temporary file and move it into place; `durable` survives a power cut too."""
     metadata = {"fedpilot": json.dumps(header)} if header is not None else None
     with replacing(path, durable=durable) as aside:
         save_file({n: np.asarray(a, order="C") for n, a in tensors.items()}, aside, metadata)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """(header, tensors); RunRefused names a file that is no such file."""
+    """(header, tensors); RunRefused names an invalid file."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -1,5 +1,4 @@
-"""A running federation, as `Federation` gives it to users: its clients, its rounds, what it leaves
-behind.
+"""A running federation, as `Federation` gives it to users: its clients, its rounds, its record.
 
-It may import every room of `federated` but the command line.
+It may import every room of `federated` except the command line.
 """

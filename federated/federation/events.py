@@ -17,7 +17,7 @@ from .step_watch import StepWatch
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """One event of a run."""
 
     name: str
     fields: Mapping[str, Any]
@@ -32,12 +32,12 @@ class Event:
 
 
 Observer = Callable[[Event], None]
-"""Called for every event, one at a time, from the thread it happens in. The federation waits for
-it, so it must not wait for the federation."""
+"""Called for every event, one at a time, in the emitting thread. The federation waits for it, so it
+must not wait for the federation.
+"""
 
 
 Emit = Callable[..., None]
-"""Called with an event's name and its fields."""
 
 
 def event(name: str, **fields: Any) -> Event:
@@ -45,17 +45,17 @@ def event(name: str, **fields: Any) -> Event:
 
 
 class EventBus:
-    """Hands every event to all observers, and says what the run waits for when it is silent."""
+    """Hands every event to all observers, and reports what a silent run waits for."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self.observers = list(observers)
         self._lock = threading.Lock()
         self._watch = StepWatch(self.emit)
         self.step = self._watch.step
-        """Tell of this step while it lasts."""
+        """Report this step while it lasts."""
 
     def emit(self, name: str, **fields: Any) -> None:
-        """Something has happened; from any thread."""
+        """Report an event; from any thread."""
         happened = event(name, **fields)
         self._watch.heard(name, **fields)
         with self._lock:
@@ -64,7 +64,7 @@ class EventBus:
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Within it, hand events to this observer too."""
+        """Hand events to this observer too while the context is open."""
         self.observers.append(observer)
         try:
             yield

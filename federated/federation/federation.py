@@ -56,19 +56,18 @@ class Federation:
         ahead: bool = False,
         code: UserCode | None = None,
     ) -> None:
-        """Load and check a configuration: a file, a mapping or a RunConfig.
+        """Load and check a config: a file, a mapping or a RunConfig.
 
         `overrides` are `a.b=c` as after `--set`. Python looks for your own modules in the working
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
         `sites` names parts of this process, each with its own gang on the one Ray, in place of the
-        config's sites; on a `cluster` the config's sites are such parts too.
-        `source` provides the sites instead, and no folder here is searched.
-        `name` is for gangs and runs that have no other; by default the file's.
-        `user` owns the gangs; by default the user of this process.
-        `ahead` begins to start private Rays as soon as the config is read, while the rest is
-        loaded, for a run that follows at once. `code` is the user's code that the config names; by
-        default it is read from its folders. Raises ConfigError for anything that is wrong, before
-        anything is started, or after what was begun `ahead` has ended.
+        config's sites; on a `cluster` the config's sites are such parts too. `source` provides the
+        sites instead, and no folder here is searched. `name` is for gangs and runs without one; by
+        default the file's. `user` owns the gangs; by default the user of this process. `ahead`
+        begins to start private Rays as soon as the config is read, while the rest loads, for a run
+        that follows at once. `code` is the user's code that the config names; by default it is read
+        from its folders. Raises ConfigError before anything starts, or once the starts of `ahead`
+        have been ended.
         """
         paths = () if source is not None else import_paths(config, search)
         sys.path.extend(path for path in paths if path not in sys.path)
@@ -87,7 +86,7 @@ class Federation:
                 self.loaded = LoadedConfig(
                     config=read, code=code, inputs=inputs, paths=paths, located=placed
                 )
-                """The config with all that it names, and what follows from it."""
+                """The config, the objects that it names, and what follows from them."""
                 if source is None or inputs.union is not None:
                     self.loaded.check_shares(len(self.loaded.among(at.names)))
             except ConfigError as error:
@@ -103,12 +102,11 @@ class Federation:
                 undo=undo.pop_all(),
             )
         self.nodes = NodeOrders(self.gang, self.loaded, self._model)
-        """What its VirtualNodes are asked through."""
         self._runs = RunDriver(self.loaded, self.gang, self._model, self._events, name=name)
 
     @property
     def config(self) -> RunConfig:
-        """The configuration; `start` and `settle_execution` settle in it what `auto` means."""
+        """The config; `start` and `settle_execution` replace `auto` in it by a choice."""
         return self.loaded.config
 
     # -- clients ------------------------------------------------------------------------------
@@ -128,7 +126,7 @@ class Federation:
             return False
 
     def __iter__(self) -> Iterator[str]:
-        """The clients' ids, one after another."""
+        """The clients' ids."""
         return map(self.client_id, range(len(self)))
 
     def client_id(self, index: int) -> str:
@@ -136,7 +134,7 @@ class Federation:
         return self.nodes.client_id(index)
 
     def describe(self) -> PartitionSummary:
-        """How the samples lie on the clients, as far as that is known here."""
+        """How the samples are divided over the clients, as far as known here."""
         return self.loaded.describe()
 
     @property
@@ -156,10 +154,10 @@ class Federation:
 
     @property
     def identity(self) -> str:
-        """What decides the bits of a run's result, as one hash.
+        """One hash of everything that decides the bits of a run's result.
 
-        With `execution: auto` it is the run's own after `start` or `settle_execution`, which
-        settle what `auto` means.
+        With `execution: auto` it equals the run's identity only after `start` or
+        `settle_execution`.
         """
         return self.loaded.identity
 
@@ -181,7 +179,7 @@ class Federation:
         return self.loaded.inputs.parameters
 
     def module(self) -> nn.Module:
-        """The global model as a PyTorch module of its own."""
+        """The global model as a new PyTorch module."""
         return as_module(self.state, self.config, self.loaded.inputs.data)
 
     def stand_at(self, model: GlobalModel) -> None:
@@ -191,22 +189,22 @@ class Federation:
     # -- start and close ----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Reserve the gang and start its workers; does nothing if they are there."""
+        """Reserve the gang and start its workers; does nothing if they are up."""
         self.gang.start()
         return self
 
     def settle_execution(self) -> None:
-        """Settle how a chunk is computed, once for all sites, before any of them starts.
+        """Choose how a chunk is computed, once for all sites, before any of them starts.
 
-        `config` has it afterwards, and `identity` is that of a run. ConfigError for an execution
-        that does not suit the model.
+        Afterwards `config` has the choice, and `identity` is a run's. Raises ConfigError for an
+        execution that does not suit the model.
         """
         self.loaded.settle_execution(self._events.emit)
 
     def close(self) -> None:
-        """End the workers, give the gang back, end a private Ray; may be called twice.
+        """End the workers, release the gang, end a private Ray; may be called twice.
 
-        Called while another thread starts it, it waits until that has given up.
+        While another thread starts the federation, it waits until that thread has given up.
         """
         self.gang.close()
 
@@ -223,13 +221,12 @@ class Federation:
     ) -> RunResult:
         """Run all rounds in a new run folder; the global model moves with them.
 
-        `progress` shows on stdout what `fedpilot run` would. `parent` is the id or the folder of an
-        earlier run: the new run continues from its last round, up to the rounds of this
-        configuration in all, and ends in the same bits as one run of that length. RunRefused if it
-        would not.
+        `progress` shows on stdout what `fedpilot run` shows. `parent` is the id or the folder of an
+        earlier run: the new run continues after its last round, up to this config's total rounds,
+        and ends in the same bits as one run of that length. Raises RunRefused if it would not.
 
-        On Ctrl-C (KeyboardInterrupt) and on errors the folder is left so that `resume` continues;
-        a run that never got its gang leaves none.
+        On Ctrl-C (KeyboardInterrupt) and on errors the folder stays, so that `resume` continues; a
+        run that never got its gang leaves none.
         """
         if parent is not None:
             return self._runs.continue_from(parent, run_id, progress=progress)
@@ -238,7 +235,7 @@ class Federation:
     def resume(self, run_id: str, *, progress: bool = False) -> RunResult:
         """Continue an interrupted run; it ends in the same bits as one without interruption.
 
-        RunRefused if there is no such run or this configuration would give other bits.
+        Raises RunRefused if there is no such run or this config would give other bits.
         """
         return self._runs.resume(run_id, progress=progress)
 

@@ -1,7 +1,6 @@
-"""StepWatch: says what a run waits for while nothing else is said, so that no step is silent.
+"""StepWatch: reports what a silent run waits for.
 
-It emits the event `waiting` after `QUIET_S` without any event, and again after every further
-`QUIET_S` of silence.
+It emits `waiting` after every `QUIET_S` seconds without any event.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from fedpilot.fabric.host.patience import Patience
 QUIET_S = 5.0
 """A third of the longest silence that a user may see, so that a busy machine may be late."""
 BEGINS: Mapping[str, str | None] = {"round": "round_started", "mediator": None}
-"""Steps that follow each other under one name, and the event that begins one; None: any event."""
+"""Steps that repeat under one name, and the event that begins each; None: any event."""
 TOLD_BY_OTHERS = 1.5
-"""How many times longer a step may be silent if the sites tell of it themselves."""
+"""Factor on the silence of a step that sites report themselves."""
 
 
 class StepWatch:
-    """Knows the current steps of a federation, and tells of the silent ones."""
+    """The current steps of a federation; reports silent ones."""
 
     def __init__(
         self, emit: Callable[..., None], *, clock: Callable[[], float] = time.monotonic
@@ -37,7 +36,7 @@ class StepWatch:
     def step(
         self, name: str, within_s: float | None = None, *, told_by_others: bool = False
     ) -> Iterator[None]:
-        """Tell of this step while it lasts; `within_s` is the deadline that it has."""
+        """Watch this step while the context is open; `within_s` is its deadline."""
         quiet_s = QUIET_S * (TOLD_BY_OTHERS if told_by_others else 1)
         patience = Patience(
             lambda seconds: self._say(name, seconds, within_s),
@@ -53,7 +52,7 @@ class StepWatch:
                 self._open.remove((name, patience))
 
     def heard(self, event: str, **fields: Any) -> None:
-        """Take note of an event: it shows that the run goes on."""
+        """Note an event, which shows that the run goes on."""
         if event == "round_started":
             self._round = fields["round"]
         for name, patience in tuple(self._open):
@@ -64,7 +63,7 @@ class StepWatch:
     def _say(self, name: str, seconds: float, within_s: float | None) -> None:
         busy = load()
         about = {"round": self._round} if name == "round" else {}
-        with suppress(OSError):  # stdout is closed, which the run itself finds out
+        with suppress(OSError):  # stdout is closed, which the run itself notices
             self._emit(
                 "waiting",
                 step=name,

@@ -1,8 +1,7 @@
 """VirtualNode: a client of the federation, which is only an id until it is used.
 
 It holds no resources and no data: `materialize()` (called by `train`, `evaluate` and `aggregate`)
-binds it to a warm FederatedNode at its site, until `release()`, a long idle time, or the need for
-its place.
+binds it to a warm FederatedNode at its site, until `release()`, a long idle time or displacement.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..core.sums.partial import Tally
 
 
 class NodeOwner(Protocol):
-    """What a VirtualNode needs of its federation."""
+    """What a VirtualNode needs from its federation."""
 
     @property
     def round(self) -> int: ...
@@ -30,16 +29,16 @@ class NodeOwner(Protocol):
         """The id of a client."""
 
     def ask_node(self, index: int, order: Payload) -> Future[Payload]:
-        """Send a client's order to its site; what is needed for that is started."""
+        """Send a client's order to its site; starts what that needs."""
 
     def show(self, index: int) -> Mapping[str, Any]:
-        """What is known of a client's node; starts nothing."""
+        """The state of a client's node; starts nothing."""
 
     def model_or(self, model: State | None) -> tuple[str, State]:
         """The digest and the tensors of `model`, or of the global model."""
 
     def explain_assignment(self, index: int) -> str:
-        """Why a client belongs to its site."""
+        """Explain why a client belongs to its site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,6 @@ class TrainResult:
 
     client_id: str
     state: Mapping[str, Array]
-    """The client's model after training."""
     samples: int
     """The client's samples, its weight in an aggregation."""
     loss: float
@@ -57,7 +55,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """How a model did on a client's samples."""
+    """How a model performs on a client's samples."""
 
     client_id: str
     samples: int
@@ -95,20 +93,17 @@ class VirtualNode:
         return self
 
     def train(self, model: State | None = None) -> TrainResult:
-        """Train the global model, or `model`, on this client's samples, as a round would."""
+        """Train the global model, or `model`, on this client's samples, as in a round."""
         self.materialize()
         return self._trained(self._train(model).result())
 
     async def train_async(self, model: State | None = None) -> TrainResult:
-        """`train`, awaitable: several clients can train at a time.
-
-        The first call starts the federation, which blocks for some seconds.
-        """
+        """`train`, awaitable; several can run at a time. The first call blocks for the start."""
         await asyncio.wrap_future(self._ask("node.materialize"))
         return self._trained(await asyncio.wrap_future(self._train(model)))
 
     def evaluate(self, model: State | None = None) -> EvaluationResult:
-        """Judge the global model, or `model`, on this client's samples."""
+        """Evaluate the global model, or `model`, on this client's samples."""
         self.materialize()
         return self._evaluated(self._evaluate(model).result())
 
@@ -130,12 +125,12 @@ class VirtualNode:
         return dict(answer.result().tensors)
 
     def release(self) -> None:
-        """Give the place at the worker back."""
+        """Release the node's place at the worker."""
         if self.state in (NodeState.PENDING, NodeState.MATERIALIZED):
             self._ask("node.release").result()
 
     def explain(self) -> str:
-        """Where this node is, why, and what happened to it, in words."""
+        """Explain where this node is, why, and its history."""
         shown = self._show()
         where = f" at {shown['worker']}" if shown["worker"] else ""
         held = "" if shown["samples"] is None else f", holds {shown['samples']} samples"

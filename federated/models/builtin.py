@@ -1,4 +1,4 @@
-"""Own the built-in models: small enough for a laptop, known from the papers of the field.
+"""The built-in models: small enough for a laptop, known from the papers of the field.
 
 They have no batch statistics, which average badly, and are sequences of PyTorch's layers where
 possible, so that clients can train side by side. Inputs have the shape (batch, *input_shape),
@@ -67,7 +67,7 @@ def cnn(input_shape: Shape, num_classes: int, *, dropout: float = 0.0) -> nn.Mod
 def lenet(input_shape: Shape, num_classes: int) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling, for images of 8 by 8 and more.
 
-    The second convolution pads where the image is too small for it (sides below 12).
+    The second convolution pads images that are too small for it (sides below 12).
     """
     channels, height, width = _image("lenet", input_shape, smallest=8)
     padding = (0 if height >= 12 else 2, 0 if width >= 12 else 2)
@@ -91,7 +91,7 @@ def lenet(input_shape: Shape, num_classes: int) -> nn.Module:
 def resnet18(
     input_shape: Shape, num_classes: int, *, groups: int = 2, width: int = 64
 ) -> nn.Module:
-    """ResNet-18 (He et al. 2016) with GroupNorm in the place of BatchNorm, for small images.
+    """ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, for small images.
 
     Hsieh et al. 2020, "The non-IID data quagmire of decentralized machine learning": averaged batch
     statistics fail on skewed labels, GroupNorm has none. The stem is one 3x3 convolution, without
@@ -118,7 +118,7 @@ def resnet18(
 
 
 class _ResidualBlock(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions with a skip connection."""
 
     def __init__(self, before: int, after: int, *, stride: int, groups: int) -> None:
         super().__init__()

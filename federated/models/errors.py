@@ -1,4 +1,4 @@
-"""What can be wrong with a model."""
+"""Errors of models."""
 
 from __future__ import annotations
 

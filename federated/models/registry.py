@@ -1,9 +1,8 @@
 """Decide which model a `model_type` stands for.
 
-A model is a class or a function of keyword options that gives a `torch.nn.Module`. If it has
-parameters called `input_shape` or `num_classes`, they are filled in from the data. Built-ins are
-imported, and PyTorch with them, when one is asked for; your own are registered, or written as
-`module:Class`.
+A model is a class or a function of keyword options that returns a `torch.nn.Module`. Its parameters
+`input_shape` and `num_classes`, if any, are filled in from the data. Built-ins are imported on
+first use, and PyTorch with them; your own are registered, or written as `module:Class`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BUILTIN = ("cnn", "lenet", "logistic_regression", "mlp", "resnet18")
 
 
 def _no_instance(found: object) -> str:
-    """What is wrong with a module in the place of what makes one."""
+    """The fault of a module where its class or factory is needed; empty for anything else."""
     if inspect.isclass(found) or not hasattr(found, "state_dict"):
         return ""
     name = type(found).__name__
@@ -46,7 +45,7 @@ _models: Registry[nn.Module] = Registry(
 register_model = _models.register
 """Register the decorated class or function under a name: `@register_model("mine")`."""
 
-# Of models, what the methods of `Registry` say.
+# The methods of `Registry`, for models.
 registered = _models.registered
 bring = _models.bring
 available = _models.available
@@ -61,10 +60,9 @@ def build(
     input_shape: Sequence[int],
     num_classes: int,
 ) -> nn.Module:
-    """Build a model whose first weights come from PyTorch's global generator.
+    """Build a model with initial weights from PyTorch's global generator.
 
-    Raises `UnknownName`, `BadPath` or `BadOption` for what the config says, and `ModelError` for a
-    model that does not suit the data.
+    Raises `UnknownName`, `BadPath`, `BadOption` (config), `ModelError` (data do not suit).
     """
     from torch import nn
 

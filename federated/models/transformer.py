@@ -1,11 +1,11 @@
-"""Own the built-in transformer: a classifier of sequences, made of layers that clients can stack.
+"""The built-in transformer: a classifier of sequences, made of layers that clients can stack.
 
-The rules it keeps, so that many clients can train as one computation, each with its own weights:
+Its rules, so that many clients can train as one computation, each with its own weights:
 
-* weights are used by PyTorch's own layers only, each called on all samples of the batch (hence
-  positions are an embedding that is looked up for every sample);
-* samples do not see each other, and the batch has any size;
-* no decision is taken on values or on the size of the batch (`torch.fx` can trace it).
+* only PyTorch's own layers use weights, each called on all samples of the batch (hence positions
+  are an embedding that is looked up for every sample);
+* samples are independent of each other, and the batch has any size;
+* no branch depends on values or on the size of the batch (`torch.fx` can trace it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .builtin import Shape, dropout_layers
 from .errors import ModelError
 
 _SMALL = 0.02
-"""Standard deviation of the first weights of positions: the tokens lead."""
+"""Standard deviation of the initial position weights, small so that tokens dominate."""
 
 
 def transformer(
@@ -35,11 +35,11 @@ def transformer(
     """Classify sequences by a pre-norm encoder and the mean of its outputs.
 
     Vaswani et al. 2017, "Attention is all you need"; Xiong et al. 2020, "On layer normalization in
-    the transformer architecture". With `vocabulary` samples are tokens in [0, vocabulary), of
-    shape (length,); without it they are numbers of shape (length, features). Every layer has
-    `heads` heads that share `width`, and `feed_forward` times `width` hidden units. Positions are
-    learned, all of them are attended to, padding too. `dropout` in [0, 1) follows the embedding
-    and every sublayer.
+    the transformer architecture". With `vocabulary` samples are tokens in [0, vocabulary), of shape
+    (length,); without it they are numbers of shape (length, features). Every layer has `heads`
+    heads that share `width`, and `feed_forward` times `width` hidden units. Positions are learned;
+    attention includes all of them, also padding. `dropout` in [0, 1) follows the embedding and
+    every sublayer.
     """
     if min(layers, width, heads, feed_forward) < 1:
         raise ModelError(
@@ -63,7 +63,7 @@ def transformer(
 
 
 def _content(input_shape: Shape, vocabulary: int | None, width: int) -> nn.Module:
-    """Give what turns (batch, *input_shape) into (batch, length, width)."""
+    """A layer from (batch, *input_shape) to (batch, length, width)."""
     found = f"the data have the shape {tuple(input_shape)}"
     if min(input_shape, default=0) < 1:
         raise ModelError("transformer", f"it needs sequences, {found}")
@@ -87,7 +87,7 @@ def _content(input_shape: Shape, vocabulary: int | None, width: int) -> nn.Modul
 
 
 class _Embedded(nn.Module):
-    """What is there and where it is, as one vector for every place of a sequence."""
+    """Content plus position, as one vector for every place of a sequence."""
 
     def __init__(self, content: nn.Module, length: int, width: int) -> None:
         super().__init__()
@@ -97,14 +97,14 @@ class _Embedded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         content: Tensor = self.content(x)
-        # 0, 1, 2, ... for every sample; torch.arange would ask for the size of the batch.
+        # 0, 1, 2, ... for every sample; torch.arange needs the size of the batch.
         places = torch.ones_like(content[..., 0], dtype=torch.int64).cumsum(1) - 1
         position: Tensor = self.position(places)
         return content + position
 
 
 class _Attention(nn.Module):
-    """Every place of a sequence looks at all of them, several times side by side."""
+    """Multi-head self-attention over all places of a sequence."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Attention(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention, then two dense layers, with a way around each."""
+    """Attention, then two dense layers, each with a skip connection."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -151,7 +151,5 @@ class _Layer(nn.Module):
 
 
 class _Mean(nn.Module):
-    """Mean over the places of a sequence."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)

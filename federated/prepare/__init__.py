@@ -1,3 +1,1 @@
-"""Turn a config into checked inputs before anything starts: data, model, the user's code, costs,
-and the execution that follows from them.
-"""
+"""Turn a config into checked inputs before any start: data, model, user code, costs, execution."""

@@ -17,12 +17,11 @@ from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
 
 KEPT_SHARE = 0.25
-"""Part of a machine's memory that a round's updates may take: on their way from the workers to the
-coordinator they are there up to three times."""
+"""Share of a machine's memory for a round's updates; up to three copies exist on the way."""
 
 
 def budget_of(config: RunConfig) -> Budget:
-    """The limits that a config sets."""
+    """The limits in a config."""
     return Budget(**dict(config.traffic))
 
 
@@ -33,7 +32,7 @@ def judges_of(config: RunConfig, round_number: int) -> Judges:
 
 
 def check_budget(config: RunConfig, costs: Costs) -> None:
-    """ConfigError if a limit is less than one site's part of one round."""
+    """Raise ConfigError if a limit is below one site's cost of one round."""
     tightest, least = budget_of(config).tightest, costs.at_least
     if tightest is None or tightest[1] >= least:
         return
@@ -47,10 +46,7 @@ def check_budget(config: RunConfig, costs: Costs) -> None:
 
 
 def rounds_within(config: RunConfig, costs: Costs, clients: Mapping[str, int]) -> int | None:
-    """How many of the config's rounds its budget is enough for; None where it has none.
-
-    `clients`: how many each site trains in a round, at most.
-    """
+    """How many rounds the budget covers (None without one); `clients`: the most per site."""
     budget = budget_of(config)
     if not budget.limits_anything:
         return None
@@ -58,7 +54,7 @@ def rounds_within(config: RunConfig, costs: Costs, clients: Mapping[str, int]) -
 
 
 def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: int) -> None:
-    """ConfigError if a round's clients are too few for what is asked of them, or too many."""
+    """Raise ConfigError if an algorithm has too few clients per round, or too many for memory."""
     if section.trim is not None and not cut(section.trim, cohort):
         raise ConfigError.about(
             "federation.trim",
@@ -80,7 +76,7 @@ def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: i
 
 
 def machine_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory that this machine has, or that the process's control group may use."""
+    """Bytes of this machine's memory, or of the process's control group if it has less."""
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(size, int(limit.read_text()))

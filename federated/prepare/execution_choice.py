@@ -1,4 +1,4 @@
-"""Settles how a run computes a chunk, from its config, model and data."""
+"""Chooses how a run computes a chunk, from its config, model and data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .inputs.run_inputs import RunInputs
 
 
 def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
-    """The config with its `auto` replaced, and why so; ConfigError for what does not suit it.
+    """The config with its `auto` replaced, and the reason; ConfigError for an unsuitable choice.
 
-    What an earlier run recorded stays as it is.
+    The record of an earlier run stays as it is.
     """
     try:
         choice = _choice(config, inputs)
@@ -52,7 +52,7 @@ def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
 
 
 def wish_of(training: Training) -> ExecutionWish:
-    """What the config sets itself."""
+    """The parts of an execution that the config sets."""
     return ExecutionWish(
         kind=None if training.execution == "auto" else ExecutionKind(training.execution),
         chunk_size=None if training.chunk_size == "auto" else training.chunk_size,
@@ -61,7 +61,7 @@ def wish_of(training: Training) -> ExecutionWish:
 
 
 def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
-    """What the config says about the costs of training; independent of the machines."""
+    """The config's facts about the costs of training; independent of the machines."""
     resources, training = config.resources, config.training
     return Circumstances(
         batch_size=training.batch_size,
@@ -73,14 +73,14 @@ def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
 
 
 def rule_of(training: Training) -> str:
-    """The kind of optimizer, by its costs."""
+    """The optimizer's kind, as the cost model names it."""
     if training.optimizer != "sgd":
         return "adam"
     return "momentum" if training.momentum or training.weight_decay else "plain"
 
 
 def _company(config: RunConfig, inputs: RunInputs) -> int:
-    """How many clients train from one model in a round, at most."""
+    """The most clients that train from one model in a round."""
     steps, groups = steps_of(config), inputs.data.groups
     if steps is None or groups is None:
         return inputs.cohort_size

@@ -1,4 +1,4 @@
-"""What a config asks of a cluster, and the Ray for it: a private one, or one that runs."""
+"""A config's request to a cluster, and its Ray: a private one, or one that is running."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SMALLEST_OBJECT_STORE = 256 << 20
 PRELOAD = "fedpilot.federated.site.workers.node"
-"""What a private Ray's workers import while they are idle."""
+"""Module that a private Ray's workers import while idle."""
 
 
 def gang_request(config: RunConfig, *names: str) -> GangRequest:
-    """A site's part of the gang, named after whose it is, under a name of its own."""
+    """A site's part of the gang, named after `names`."""
     resources = config.resources
     each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
     if resources.memory_per_worker is not None:
@@ -46,15 +46,15 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
 
 
 def object_store_bytes(inputs: RunInputs) -> int:
-    """Room that a run's samples and models need in a Ray of its own."""
+    """Bytes that a run's samples and models need in a Ray of its own."""
     model = sum(array.nbytes for array in inputs.initial.values())
     return 2 * inputs.data.nbytes + 16 * model
 
 
 def begin_ray(config: RunConfig) -> RayCluster | None:
-    """Begin to start the private Ray of a run, and workers that import PyTorch meanwhile.
+    """Begin to start a run's private Ray, and workers that import PyTorch meanwhile.
 
-    None if the config names one that runs. The caller closes it.
+    Returns None if the config names a running one. The caller closes it.
     """
     from fedpilot.fabric import RayCluster
 
@@ -80,9 +80,9 @@ def enter_ray(
     begun: RayCluster | None,
     undo: ExitStack,
 ) -> Cluster:
-    """The Ray that the config names, or a private one with `store` bytes for objects.
+    """Return the Ray that the config names, or a private one with `store` bytes for objects.
 
-    One that `begin_ray` began is used if it has room enough; the caller closes it. Raises
+    Uses `begun`, from `begin_ray`, if it has enough room; the caller closes it. Raises
     GangInfeasible before it starts a private one that could never hold the gang.
     """
     from fedpilot.fabric import RayCluster
@@ -97,7 +97,7 @@ def enter_ray(
     if begun is not None and store <= SMALLEST_OBJECT_STORE:
         begun.wait(patience_s)
         return begun
-    if begun is not None:  # it has too little room for these data
+    if begun is not None:  # its object store is too small for these data
         begun.close()
     return undo.enter_context(
         RayCluster.embedded(
@@ -111,7 +111,7 @@ def enter_ray(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage while PyTorch creates its million objects."""
+    """Suspend garbage collection while PyTorch creates its million objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -125,8 +125,7 @@ def uncollected() -> Iterator[None]:
 def set_aside() -> Iterator[None]:
     """Exempt all present objects from garbage collection, which Ray starts now and then.
 
-    Each pass over PyTorch's million objects would stop this process for 0.15 s. A `gc.freeze` of
-    the user's own is respected.
+    A pass over PyTorch's million objects takes 0.15 s. Respects a `gc.freeze` of the user's own.
     """
     ours = not gc.get_freeze_count()
     if ours:

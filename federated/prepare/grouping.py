@@ -34,8 +34,7 @@ def groups_of(
 ) -> ClientGroups | None:
     """The groups of the clients that are here; None in a star.
 
-    `labels` and `columns` are those of the samples that the partition is of. ConfigError if there
-    is no such column, or more blocks than clients.
+    `labels` and `columns` are the partition's. ConfigError: no such column, too many blocks.
     """
     if config.hierarchy is None:
         return None

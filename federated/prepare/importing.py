@@ -1,8 +1,8 @@
-"""Makes the modules of an archive importable in this process, out of memory; no file is written.
+"""Imports an archive's modules into this process from memory, without a file.
 
 They precede all other modules of their names. A process has the code of one run: a new archive
 replaces the one before. An archive is refused if one of its modules is already loaded from another
-place, so that the code that was approved is the code that runs.
+place, so that the approved code is the code that runs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..core.user_code.code_archive import ENDING, unpacked
 from ..errors import CodeRefused
 
 CALLED = "<code of the run>"
-"""What tracebacks show in the place of a folder."""
+"""Stands for the folder in tracebacks."""
 _one_at_a_time = threading.Lock()
 
 
 def make_importable(archive: bytes) -> None:
-    """From now on this process imports the archive's modules; nothing changes if it does already.
+    """Make this process import the archive's modules; nothing changes if it does already.
 
-    CodeRefused for what is no archive, and for one of whose modules others are loaded.
+    Raises CodeRefused for an invalid archive, or if other modules of its names are loaded.
     """
     with _one_at_a_time:
         finders = [each for each in sys.meta_path if isinstance(each, ArchiveFinder)]
@@ -48,14 +48,14 @@ class ArchiveFinder(MetaPathFinder, ExecutionLoader):
     def __init__(self, archive: bytes, files: Mapping[str, bytes]) -> None:
         self.archive = archive
         self.names = {name.partition("/")[0].removesuffix(ENDING) for name in files}
-        """Of its modules and packages that belong to no package."""
+        """Top-level modules and packages."""
         self._files = files
         self._folders = {name[:at] for name in files for at, sign in enumerate(name) if sign == "/"}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of the archive, or of a folder there that is no package."""
+        """The spec of an archive's module, or of a folder in it that is no package."""
         if self._place(fullname) is not None:
             return spec_from_loader(fullname, self)
         if fullname.replace(".", "/") not in self._folders:
@@ -75,7 +75,7 @@ class ArchiveFinder(MetaPathFinder, ExecutionLoader):
         return decode_source(self._files[self._file_of(fullname)])
 
     def withdraw(self) -> None:
-        """Have this process import none of it any more, and forget what it has imported."""
+        """Stop importing from this archive, and unload its modules."""
         sys.meta_path.remove(self)
         for name in [each for each in sys.modules if each.partition(".")[0] in self.names]:
             del sys.modules[name]
@@ -87,7 +87,6 @@ class ArchiveFinder(MetaPathFinder, ExecutionLoader):
         return place
 
     def _place(self, fullname: str) -> str | None:
-        """The file of a module."""
         folder = fullname.replace(".", "/")
         for place in (f"{folder}/__init__{ENDING}", f"{folder}{ENDING}"):
             if place in self._files:

@@ -37,24 +37,22 @@ from .inputs.run_inputs import RunInputs
 
 CPU = torch.device("cpu")
 CLIENTS_ALONE = 8
-"""Clients that are measured one by one."""
+"""Clients in a measurement one by one."""
 TURNS = 7
-"""Measurements of each way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was measured, and the choice of a run without tuning."""
+    """The measurements, and the choice of a run without tuning."""
 
     verdict: TunedExecution
     chosen: Execution
-    """What `execution: auto` means."""
     refused: dict[ExecutionKind, str]
-    """Ways that do not suit the model, and why."""
+    """Executions that do not suit the model, and why."""
 
 
 def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
-    """Measure all ways that suit the model, in turn, by CPU time of this thread. Disturbed."""
+    """Measure all suitable executions in turn, by this thread's CPU time; may raise Disturbed."""
     auto = config.training.model_copy(
         update={"execution": "auto", "chunk_size": "auto", "execution_reason": None}
     )
@@ -69,9 +67,9 @@ def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
         work = {way: _work(trainers, samples, model, way, auto.batch_size) for way in ways}
         timings: dict[Execution, list[Timing]] = {way: [] for way in ways}
         for turn in range(TURNS + 1):
-            for way in ways:  # in turn, so that what disturbs one disturbs all
+            for way in ways:  # in turn, so that a disturbance affects all
                 timing = work[way]()
-                if turn:  # the first is to get warm
+                if turn:  # the first turn warms up
                     timings[way].append(timing)
     finally:
         torch.set_num_threads(before)
@@ -92,7 +90,7 @@ def write(path: Path, execution: Execution) -> None:
 def _worker(
     config: RunConfig, inputs: RunInputs
 ) -> tuple[Trainers, Samples, dict[str, torch.Tensor]]:
-    """What a worker trains with, on clients of middling size that draw from the data."""
+    """A worker's trainers, with clients of medium size that draw from the data."""
     data, training = inputs.data, config.training
     module = fresh_module(config, data)
     batch = training.batch_size
@@ -117,7 +115,7 @@ def _worker(
 def _ways(
     config: RunConfig, inputs: RunInputs, trainers: Trainers
 ) -> tuple[list[Execution], dict[ExecutionKind, str]]:
-    """Sequential execution and all others with the same results; and the refused ones."""
+    """The sequential execution and all others with the same results; and the refused ones."""
     alone = Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK)
     where = circumstances(config, inputs)
     kinds = [kind for kind in ExecutionKind if kind is not ExecutionKind.SEQUENTIAL]

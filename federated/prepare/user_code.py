@@ -1,9 +1,9 @@
-"""UserCode: the code that a run names and that is not fedpilot's, with its one digest.
+"""UserCode: a run's code from outside fedpilot, and its digest.
 
 Users have it in folders; a mediator, a coordinator and sites have it as an archive that came with
 the run. `fedpilot check`, the run's identity and a site's policy all use the archive's digest.
-Installed modules do not travel. Those that a run names have a digest of their own, of their source
-at the place that computes it.
+Installed modules do not travel; those that a run names have a digest of their own, over their
+source on the machine that computes it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ..errors import CodeRefused, ConfigError, Problem
 from .user_sources import digest_of, is_there, named, not_among, own_code, sources
 
 IN_A_SPEC = "code"
-"""The tensor of a spec that is the archive, and the key of its header that says its digest."""
+"""The archive's tensor in a spec, and the header key of its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCode:
-    """What a configuration names of code that is not fedpilot's."""
+    """The code from outside fedpilot that a config names."""
 
     archive: bytes = b""
     """Empty where all of it is installed, or none is named."""
     files: tuple[str, ...] = ()
-    """Of the archive, in order."""
+    """Files of the archive, in order."""
     installed: tuple[str, ...] = ()
-    """Modules that the configuration names and the archive has not."""
+    """Modules that the config names and the archive lacks."""
     missing: tuple[str, ...] = ()
     """Those of them that do not exist here."""
     installed_digest: str = ""
     """SHA-256 of their source; empty where there are none."""
     digest: str
-    """SHA-256 of both; that of nothing where no code is named."""
+    """SHA-256 over both; without any code, that of nothing."""
 
     @property
     def archive_digest(self) -> str:
@@ -52,28 +52,21 @@ class UserCode:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """What the policy of a site has to list: of the archive, of what is installed."""
+        """Digests that a site's policy must list: of the archive, of the installed modules."""
         return tuple(filter(None, (self.archive_digest, self.installed_digest)))
 
 
 def code_here(config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
-    """What the configuration names, as it lies in folders (Python's own by default).
-
-    No line of it is run, and code that cannot travel is accepted.
-    """
+    """The code that the config names, from folders, unexecuted; it need not be able to travel."""
     return _code(config, sources(own_code(config), search).files, search)
 
 
 def code_sent(config: RunConfig, archive: bytes, search: Sequence[str] | None = None) -> UserCode:
-    """What the configuration names, as an archive that came with it; no line of it is run.
-
-    CodeRefused for what is no archive.
-    """
+    """The code that the config names, from its archive, unexecuted; raises CodeRefused."""
     return _code(config, unpacked(archive), search)
 
 
 def _code(config: RunConfig, files: Mapping[str, bytes], search: Sequence[str] | None) -> UserCode:
-    """What the configuration names, whose own files these are."""
     archive = packed(files) if files else b""
     installed = not_among(files, own_code(config))
     beside = digest_of(installed, search)
@@ -95,9 +88,9 @@ def _code(config: RunConfig, files: Mapping[str, bytes], search: Sequence[str] |
 
 
 def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
-    """What the configuration names, fit to travel; looked for in folders beside Python's own.
+    """The code that the config names, fit to travel; searches folders beside Python's own.
 
-    ConfigError for what only exists here, is compiled, or is too large.
+    Raises ConfigError for code that only exists here, is compiled, or is too large.
     """
     search = [*sys.path, *folders]
     if problems := list(_only_here(config)):
@@ -154,7 +147,7 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
 
 
 def _registries() -> dict[str, tuple[Callable[[str], Any], Callable[[str, Any], None]]]:
-    """By the key of what workers call: looks up a registered name, and registers one."""
+    """By config key: functions to look up and to register a name."""
     from .. import models
     from ..engine.training import training_code as code
 
@@ -166,7 +159,7 @@ def _registries() -> dict[str, tuple[Callable[[str], Any], Callable[[str, Any], 
 
 
 def carried(config: RunConfig) -> dict[str, Any]:
-    """Code that workers cannot import, by its key: registered here, of this script or notebook."""
+    """By config key: code that workers cannot import, from this script or notebook."""
     found: dict[str, Any] = {}
     for key, (known, _) in _registries().items():
         name = named(config).get(key, "")
@@ -179,7 +172,7 @@ def carried(config: RunConfig) -> dict[str, Any]:
 
 
 def bring(config_names: Mapping[str, str], carried: Mapping[str, Any]) -> None:
-    """Register here, under the names of a config, what another process carried along."""
+    """Register another process's code here, under the names of a config."""
     registries = _registries()
     for key, function in carried.items():
         _, register = registries[key]
@@ -207,7 +200,7 @@ def attached(spec: Payload, code: UserCode) -> Payload:
 
 
 def archive_of(spec: Payload) -> bytes:
-    """The archive that came with a spec, as it should be; empty if none did. CodeRefused."""
+    """Return a spec's archive, checked; empty if there is none. Raises CodeRefused."""
     said, found = spec.header.get(IN_A_SPEC, ""), spec.tensors.get(IN_A_SPEC)
     if found is None and not said:
         return b""
@@ -226,6 +219,6 @@ def archive_of(spec: Payload) -> bytes:
 
 
 def code_of(spec: Payload, config: RunConfig, search: Sequence[str] | None = None) -> UserCode:
-    """What a spec's configuration names: in the archive that came along, or in folders here."""
+    """The code that a spec's config names: from its archive, or from folders here."""
     archive = archive_of(spec)
     return code_sent(config, archive, search) if archive else code_here(config, search)

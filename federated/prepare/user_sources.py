@@ -1,9 +1,8 @@
-"""Finds the source of the user's own modules, and of what they import, without running any of it.
+"""Finds the source of the user's own modules and their imports, without running any of it.
 
 A site decides whether code may run before the code runs. Modules are looked for in folders, as
-Python would look. Modules that came with Python or were installed are not the user's own, and their
-folders are left alone. Of a package all modules are taken; of a plain folder, those that are named
-or imported.
+Python would look. Modules of Python and installed ones are not the user's own. Of a package all
+modules are taken; of a plain folder, those that are named or imported.
 """
 
 from __future__ import annotations
@@ -35,36 +34,36 @@ NAMING = (
 )
 """The keys that may name code by dotted path, in the order of its digest."""
 LOSSES = "torch.nn.functional"
-"""A module whose functions do no harm as losses: two tensors are all that they are ever given."""
+"""A module whose functions are safe as losses: they only ever get two tensors."""
 COMPILED = "is compiled"
 PARSES = 5
-"""How often a file is parsed at most, where the interpreter failed and not the file."""
+"""Attempts to parse a file when the interpreter fails, not the file."""
 _PACKAGE = "__init__.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What was found of some modules."""
+    """The sources of some modules."""
 
     files: Mapping[str, bytes]
-    """The user's own source files, by their place below a folder that Python looks into."""
+    """The user's own source files, by their path below a folder on Python's search path."""
     unsendable: Mapping[str, str]
-    """What they need besides: by its place, and why it is no source."""
+    """Needed files that are no source, by path, with the reason."""
 
 
 def named(config: RunConfig) -> dict[str, str]:
-    """What the configuration says at each key that may name code."""
+    """By key: the name in the config, for keys that may name code."""
     return {key: said for key in NAMING if (said := attrgetter(key)(config))}
 
 
 def own_code(config: RunConfig) -> tuple[str, ...]:
-    """The modules that the configuration names by dotted path, in the order of its digest."""
+    """The modules that the config names by dotted path, in the order of its digest."""
     paths = named(config).values()
     return tuple(module for path in paths for module, colon, _ in [path.partition(":")] if colon)
 
 
 def installed_code(config: RunConfig, files: Iterable[str] = ()) -> tuple[str, ...]:
-    """What the configuration names by dotted path outside of the files of an archive, sorted.
+    """Modules that the config names by dotted path outside an archive's files, sorted.
 
     PyTorch's own losses need no permission and are left out.
     """
@@ -84,9 +83,9 @@ def _harmless(key: str, module: str, name: str) -> bool:
 
 
 def import_paths(config: object, search: Iterable[str] = ()) -> tuple[str, ...]:
-    """Where the user's own modules are looked for, in this order, where Python does not.
+    """Folders for the user's own modules that Python does not search, in order.
 
-    In the working folder, in the folder of the config if it is a file, and in those of `search`.
+    The working folder, the folder of the config if it is a file, and those of `search`.
     """
     folders = [Path.cwd()]
     if isinstance(config, str | Path):
@@ -96,7 +95,7 @@ def import_paths(config: object, search: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def digest_of(modules: Iterable[str], search: Sequence[str] | None = None) -> str:
-    """SHA-256 over the source of modules, looked for in folders (Python's own by default)."""
+    """SHA-256 over the source of modules, searched in folders (Python's own by default)."""
     sha = hashlib.sha256()
     for module in modules:
         sha.update(f"{module}\0{source(module, search)}\0".encode())
@@ -106,8 +105,8 @@ def digest_of(modules: Iterable[str], search: Sequence[str] | None = None) -> st
 def source(module: str, search: Sequence[str] | None = None) -> str:
     """The text of a module's file; empty if there is none. Imports nothing.
 
-    Of a module that is loaded already, and was not found in a folder, it is what Python knows.
-    What is not found as a source file counts as empty, so that its digest is that of no known code.
+    For a loaded module that is in no folder, the text that Python has. A module without a source
+    file counts as empty, so its digest is that of no known code.
     """
     *_, (_, spec) = _chain(module, sys.path if search is None else search)
     if spec is None and module in sys.modules:
@@ -127,14 +126,14 @@ def source(module: str, search: Sequence[str] | None = None) -> str:
 
 
 def is_there(module: str, search: Sequence[str]) -> bool:
-    """Whether there is such a module, loaded or in a folder."""
+    """Whether a module is loaded or in a folder."""
     *_, (_, spec) = _chain(module, search)
     return spec is not None or module in sys.modules
 
 
 def sources(modules: Iterable[str], search: Sequence[str] | None = None) -> Sources:
-    """The user's own files of these modules and of all that they import, from folders."""
-    PathFinder.invalidate_caches()  # what was written just now is found
+    """The user's own files of these modules and of their imports, from folders."""
+    PathFinder.invalidate_caches()  # to find files written just now
     collecting = _Collecting(sys.path if search is None else search)
     for module in modules:
         collecting.add(module)
@@ -152,8 +151,6 @@ def not_among(files: Iterable[str], modules: Iterable[str]) -> tuple[str, ...]:
 
 
 class _Collecting:
-    """Files on the way; each module is followed once."""
-
     def __init__(self, search: Sequence[str]) -> None:
         self._search = search
         kinds = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -164,7 +161,7 @@ class _Collecting:
         self.unsendable: dict[str, str] = {}
 
     def add(self, module: str) -> None:
-        """Take a module and what it imports, as far as they are the user's own."""
+        """Take a module and its imports, if they are the user's own."""
         waiting = [module]
         while waiting:
             name = waiting.pop()
@@ -173,7 +170,7 @@ class _Collecting:
                 waiting += self._taken(name)
 
     def _taken(self, module: str) -> Iterator[str]:
-        """Take what one name leads to; the names that its files import."""
+        """Take the files of one name; yields the names that they import."""
         for name, spec in _chain(module, self._search):
             if spec is None or name == "fedpilot":
                 return
@@ -195,7 +192,7 @@ class _Collecting:
             return
 
     def _package(self, folder: Path, place: str) -> Iterator[str]:
-        """All modules of a package, however they are imported; links are followed, but no loop."""
+        """All modules of a package, however they are imported; follows links but no loops."""
         if place in self._packages:
             return
         self._packages.add(place)
@@ -227,20 +224,17 @@ class _Collecting:
         yield from imports(content, place)
 
     def _own(self, path: Path) -> bool:
-        """Whether a file is of a folder that Python and its installers leave to users."""
+        """Whether a file is outside the folders of Python and its installers."""
         real = path.resolve()
         parts = {*path.parts, *real.parts}
         return not INSTALLED & parts and not any(map(real.is_relative_to, self._pythons))
 
 
 def imports(content: bytes, place: str) -> Iterator[str]:
-    """The names that a file imports anywhere in it; none if it is no Python.
-
-    `from a import b` may mean the module `a.b`.
-    """
+    """The names that a file imports (`from a import b` as `a.b` too); none if it is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come when it is imported
+            warnings.simplefilter("ignore")  # they come again at import
             tree = _parsed(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
@@ -258,9 +252,9 @@ def imports(content: bytes, place: str) -> Iterator[str]:
 
 
 def _parsed(content: bytes) -> ast.Module:
-    """The tree of a file. In CPython 3.11 threads that parse at once may disturb each other.
+    """Parse a file. In CPython 3.11 threads that parse at once may disturb each other.
 
-    The interpreter then says that it found a wrong depth (python/cpython#106905).
+    The interpreter then reports a wrong depth (python/cpython#106905).
     """
     for _ in range(PARSES - 1):
         with suppress(SystemError):
@@ -269,7 +263,7 @@ def _parsed(content: bytes) -> ast.Module:
 
 
 def _chain(module: str, search: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
-    """A module's packages and itself with their specs; none of them is imported.
+    """The specs of a module's packages and of the module; imports none of them.
 
     The last spec is None if a part of the name does not exist.
     """
@@ -277,7 +271,7 @@ def _chain(module: str, search: Sequence[str]) -> Iterator[tuple[str, ModuleSpec
     name = ""
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
-        # By its whole name, a folder that is no package would have to be imported.
+        # By its full name, a folder that is no package would have to be imported.
         spec = None if folders is None else PathFinder.find_spec(part, folders)
         yield name, spec
         if spec is None:

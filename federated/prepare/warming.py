@@ -28,7 +28,7 @@ CLIENTS = 2
 
 
 def warm() -> str:
-    """Compile the kernels of dense layers in float32 and of exact sums; says how long that took."""
+    """Compile the kernels of dense layers in float32 and of exact sums; reports the time."""
     there, began = are_ready(torch.float32), time.perf_counter()
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     training = Training(batch_size=2)
@@ -41,7 +41,7 @@ def warm() -> str:
     trainer = trainers.checked(Execution(ExecutionKind.COMPILED, CLIENTS))
     model = {name: tensor.clone() for name, tensor in resident.tensors().items()}
     chunk = samples.chunk(range(CLIENTS))
-    for exponent in (20, 60):  # the sums of a round, and those that leave float64
+    for exponent in (20, 60):  # sums in float64, and sums that leave it
         summing = RunningSum(model, dict.fromkeys(model, TensorRole.TRAINED), str)
         summing.begin(model, dict.fromkeys(model, exponent))
         for trained in trainer.train(chunk, 1, model, {}):

@@ -1,7 +1,7 @@
 """ClientStates: what clients keep between rounds, one row per client and round in an SQLite file.
 
-A round costs its cohort; the population costs nothing. A process that dies leaves a call's states
-whole or not at all. Nothing is fsynced: a power cut may spoil states, which their checksums tell.
+A round's cost depends on its cohort, not on the population. If the process dies, a call's states
+are complete or absent. Nothing is fsynced: checksums detect states that a power cut corrupts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import RunRefused
 FORMAT = 1
 CACHE_BYTES = 64 << 20
 PAGE_BYTES = 16 << 10
-"""States of tens of kilobytes span few pages of this size: half the time of SQLite's 4 KiB."""
+"""States of tens of kilobytes span few such pages: half the time of SQLite's 4 KiB."""
 NONE_COMMITTED = -1
 
 SCHEMA = f"""
@@ -63,8 +63,7 @@ class ClientStates:
     def __init__(self, path: Path | None, *, cache_bytes: int = CACHE_BYTES) -> None:
         """Open or make the file; without a path, a temporary one that ends with this object.
 
-        `cache_bytes` bounds the pages in memory. RunRefused when the file is of another format or
-        cannot be read.
+        `cache_bytes` bounds pages in memory. Raises RunRefused for an unreadable file or format.
         """
         self._name = "a temporary file" if path is None else str(path)
         self._lock = threading.RLock()
@@ -80,7 +79,7 @@ class ClientStates:
     def load(self, indices: Iterable[int], round_number: int) -> dict[int, State]:
         """The newest state of each client that was saved before this round, if there is one.
 
-        RunRefused when a state is spoilt, or when states this old were dropped by `commit`.
+        Raises RunRefused for a corrupt state, or if `commit` dropped states this old.
         """
         found: dict[int, State] = {}
         with self._lock, self._explained():
@@ -92,23 +91,20 @@ class ClientStates:
         return found
 
     def save(self, round_number: int, states: Mapping[int, State]) -> None:
-        """Keep the states that a round left, in place of those it left before."""
+        """Replace the states of a round."""
         with self._transaction():
             self._file.executemany(SAVE, _rows(round_number, states))
 
     def forget_after(self, round_number: int) -> None:
-        """Drop the states of later rounds: the run resumes after `round_number`.
-
-        RunRefused when states of that time were dropped by `commit`.
-        """
+        """Drop states after the round to resume; RunRefused if `commit` dropped that time."""
         with self._transaction():
             self._refuse_before(round_number)
             self._file.execute("DELETE FROM states WHERE round > ?", (round_number,))
 
     def commit(self, round_number: int) -> None:
-        """Drop what no run needs that resumes at the end of `round_number` or later.
+        """Drop each client's states up to this round except the newest.
 
-        Of each client that is all but its newest state up to there.
+        A run that resumes at the end of `round_number` or later does not need them.
         """
         with self._lock:
             if round_number <= self._committed:
@@ -119,7 +115,7 @@ class ClientStates:
             self._committed = round_number
 
     def copy(self, path: Path) -> None:
-        """Write all of it to another file; what a dead process left half done is not in it."""
+        """Write everything to another file, without half-done writes of a dead process."""
         with self._lock, self._explained(), closing(sqlite3.connect(path)) as other:
             self._file.backup(other)
 
@@ -131,7 +127,7 @@ class ClientStates:
     # -- inside -------------------------------------------------------------------------------
 
     def _prepared(self, cache_bytes: int) -> int:
-        """Set up the file and its tables; returns the round that was committed."""
+        """Set up the file and its tables; returns the last committed round."""
         self._file.executescript(
             f"""
             PRAGMA page_size = {PAGE_BYTES};
@@ -192,13 +188,13 @@ class ClientStates:
 
 
 class ClientMemory:
-    """What clients kept in the rounds of a run, in the one file that its orders name."""
+    """Clients' states over the rounds of a run, in the one file that its orders name."""
 
     def __init__(self) -> None:
         self._open: tuple[Path, ClientStates] | None = None
 
     def of_round(self, path: Path, round_number: int, oldest_checkpoint: int) -> ClientStates:
-        """The states that a round begins with; RunRefused if the file has no such states."""
+        """The states that a round begins with; RunRefused if the file lacks them."""
         if self._open is None or self._open[0] != path:
             self.close()
             states = ClientStates(path)
@@ -211,7 +207,7 @@ class ClientMemory:
         return states
 
     def load(self, index: int, round_number: int) -> dict[int, State]:
-        """What a client kept before a round, by its index; nothing before any round was trained."""
+        """What a client kept before a round, by its index; empty before any round was trained."""
         return {} if self._open is None else self._open[1].load([index], round_number)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Cohorts: the clients that a site's orders are about, derived from (seed, round) and shares.
+"""Cohorts: the clients of a site's orders, derived from (seed, round) and shares.
 
 In a star an order is about clients of the round's cohort. With groups, one worker trains a group as
-a whole, and all groups train in every round: orders name groups, each with one client's place.
+a whole, and all groups train in every round: orders name groups, each by one client's place.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ..prepare.inputs.run_inputs import RunInputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """The clients, or groups, of a round that an order is about, and what they cost."""
+    """The clients, or groups, of a round that an order is about, and their costs."""
 
     clients: Indices
-    """Sorted; numbers of groups if there are any."""
+    """Sorted; group numbers if there are groups."""
     places: Indices
-    """Where they are in the whole cohort of the round; a group is where its place is."""
+    """Their places in the round's whole cohort; a group's place is that of its client."""
     whole: int
-    """How many clients that has; with groups, it is the population."""
+    """Size of the whole cohort; with groups, the population."""
     samples: Indices
-    """How many each holds, or about how many a group goes through."""
+    """Samples that each client holds; for groups, about how many a round processes."""
     groups: ClientGroups | None = None
 
     def nodes(self, some: Indices) -> Indices:
-        """The clients that some of them stand for."""
+        """The clients that some entries stand for."""
         return some if self.groups is None else self.groups.clients(some)
 
     def places_of(self, some: Indices) -> Indices:
-        """Where the clients of some of them are in the whole cohort."""
+        """Places of these entries' clients in the whole cohort."""
         if self.groups is not None:
             return self.groups.clients(some)
         return self.places[np.isin(self.clients, some, assume_unique=True)]
@@ -48,11 +48,11 @@ class Cohort:
 
 MOST_DRAWN = 1 << 22
 MOST_AHEAD = 1 << 12
-"""Clients that are drawn to look at rounds ahead, and rounds, at most: about a second."""
+"""Most clients drawn, and most rounds searched, to look ahead: about a second."""
 
 
 class Cohorts:
-    """Looks up the clients of orders, if need be before the orders come."""
+    """Looks up the clients of orders, if possible before the orders come."""
 
     def __init__(self, config: RunConfig, inputs: RunInputs) -> None:
         self._evaluation = config.evaluation
@@ -61,28 +61,28 @@ class Cohorts:
         self._inputs = inputs
         self._steps = steps_of(config)
         self._costs: Indices | None = None
-        """What a round of each group costs, once that was asked."""
+        """What a round of each group costs, once computed."""
         self._planned: tuple[int, str, Cohort] | None = None
-        """A round, the name of a part of it, and the clients in that."""
+        """A round, the name of a part of it, and that part's clients."""
 
     def of_order(self, header: Mapping[str, Any], key: RoundKey) -> Cohort:
-        """The clients that an order is about; usually looked up while the last round trained."""
+        """The clients of an order; usually looked up while the last round trained."""
         if self._planned is not None and self._planned[:2] == (key.round_number, key.part):
             return self._planned[2]
         return self._plan(key.round_number, taken(header["share"]), header.get("counted"))
 
     def plan_ahead(self, round_number: int, share: list[list[int]]) -> None:
-        """Look up the clients of the order of a round to come."""
+        """Look up the clients of a coming round's order."""
         whose = taken(share)
         self._planned = round_number, part_name(whose), self._plan(round_number, whose, None)
 
     def of_round(self, round_number: int) -> Indices:
-        """All clients in the cohort of a round."""
+        """All clients in a round's cohort."""
         population, size = self._inputs.population, self._inputs.cohort_size
         return cohort(population, size, self._seed, round_number)
 
     def judges(self, round_number: int) -> Indices:
-        """All clients that judge the model of a round at the sites."""
+        """All clients that evaluate a round's model at the sites."""
         population = self._inputs.population
         match self._evaluation.clients:
             case "sampled":
@@ -94,9 +94,9 @@ class Cohorts:
                 return np.arange(population, dtype=np.int64)
 
     def first_alone(self) -> int | None:
-        """The first round that a single client of those here trains in, or judges at its site.
+        """The first round in which only one of this site's clients trains or evaluates.
 
-        None if there is none, or none in the rounds that are looked at.
+        None if there is none in the rounds that are searched.
         """
         groups, here = self._inputs.data.groups, self._inputs.here
         in_each_step = len(here)
@@ -119,7 +119,7 @@ class Cohorts:
         return None
 
     def _plan(self, round_number: int, share: Share, counted: str | None) -> Cohort:
-        """The clients of a round in a share; only those that counted, if that is known."""
+        """The clients of a round in a share; only those that counted, if recorded."""
         groups = self._inputs.data.groups
         if self._steps is not None and groups is not None:
             return self._groups_in(groups, self._steps, share, counted)

@@ -1,4 +1,4 @@
-"""Evaluate a round's model at a site: on the test set, or on the samples of its clients."""
+"""Evaluates a round's model at a site: on the test set, or on the samples of its clients."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Evaluator:
         models: SharedModels,
         check_company: Callable[[str, int], None],
     ) -> None:
-        """`check_company(what, clients)` refuses what is about too few clients to be told."""
+        """`check_company(what, clients)` refuses results over too few clients to leave."""
         self._batch = config.evaluation.batch_size
         self._data = inputs.data
         self._cohorts, self._pool, self._models = cohorts, pool, models
         self._check_company = check_company
 
     def evaluate(self, order: Payload) -> Answer:
-        """Evaluate the model of an order on what it names."""
+        """Evaluate the model of an order."""
         header = order.header
         _, model = self._models.of_round(header["model"], order.tensors)
         what = f"evaluating the model of round {header['round']}"
@@ -80,7 +80,7 @@ class Evaluator:
 
 
 def _totalled(parts: Sequence[Future[Tally]], finish: Callable[[Tally], Payload]) -> Answer:
-    """The answer made of the sum of several tallies, or the first error among them."""
+    """Answer with the sum of several tallies, or with the first error among them."""
     answer: Answer = Future()
     open_ = itertools.count(len(parts) - 1, -1)
 

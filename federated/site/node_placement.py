@@ -1,8 +1,8 @@
-"""Hosting: which VirtualNodes live at this site now, where, since when, and why.
+"""Hosting: the VirtualNodes at this site, their workers, since when, and why.
 
-A node passes through a worker in a round's chunk, or a user materializes it by itself. That gives
-it a home at one worker until it is released, idle for long, or displaced by more recent nodes.
-Rounds do not touch nodes that have a home.
+A node passes through a worker in a round's chunk, or a user materializes it by itself.
+Materializing gives it a home at one worker until it is released, idle for long, or displaced by
+newer nodes. Rounds do not touch nodes that have a home.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ..core.lifecycle import NodeEvent, NodeRecords, NodeState, Visit, joined
 from ..core.population.sampling import Indices
 
 VISITED = 20_000
-"""Nodes whose passage through a round is remembered; of a larger round, all."""
+"""Nodes whose visits in rounds are remembered; a larger round keeps all of its own."""
 
 
 class Hosting:
-    """The ledger of a site's VirtualNodes and the homes of those materialized by themselves."""
+    """The ledger of a site's VirtualNodes, and the homes of materialized ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._ledger = NodeRecords()
         self._homes: dict[int, tuple[int, float]] = {}
-        """Node -> (worker, when it was last used)."""
+        """Node -> (worker, time of last use)."""
         self._working: dict[int, int] = {}
-        """Node -> how many answers it still owes."""
+        """Node -> unfinished orders."""
         self._visits: deque[Visit] = deque()
         self._visited = 0
-        """Nodes of those visits."""
+        """Nodes in those visits."""
 
-    # -- nodes by themselves ------------------------------------------------------------------
+    # -- single nodes --------------------------------------------------------------------------
 
     def home(self, index: int, workers: Sequence[int]) -> int:
-        """The worker of a node; a node without one gets the worker that hosts the fewest."""
+        """A node's worker; a node without one gets the worker that hosts the fewest."""
         with self._lock:
             worker, _ = self._homes.get(index, (-1, 0.0))
             if worker not in workers:
@@ -49,25 +49,25 @@ class Hosting:
             return worker
 
     def where(self, index: int) -> int | None:
-        """The worker that a node has its home at."""
+        """A node's home, if any."""
         home = self._homes.get(index)
         return None if home is None else home[0]
 
     def begin(self, index: int, reason: str) -> None:
-        """A node gets work; `end` follows."""
+        """Record that a node gets work; `end` follows."""
         with self._lock:
             self._working[index] = self._working.get(index, 0) + 1
             self._apply([index], NodeEvent.REQUEST, reason)
 
     def bind(self, index: int, worker: int) -> None:
-        """A worker begins; a node that was released while it waited is needed after all."""
+        """Record that a worker begins; reactivates a node that was released while it waited."""
         with self._lock:
             if not self._ledger.able([index], NodeEvent.BIND):
                 self._apply([index], NodeEvent.REQUEST, "its work had been asked for before")
             self._apply([index], NodeEvent.BIND, "its worker", worker)
 
     def end(self, index: int, error: BaseException | None) -> None:
-        """A node's work is done, or failed."""
+        """Record that a node's work is done, or failed."""
         with self._lock:
             self._working[index] -= 1
             if not self._working[index]:
@@ -79,13 +79,13 @@ class Hosting:
                 self._apply_if_able(index, NodeEvent.FAIL, str(error))
 
     def let_go(self, index: int, reason: str) -> None:
-        """A node gives its place back."""
+        """Release a node from its home."""
         with self._lock:
             self._homes.pop(index, None)
             self._apply_if_able(index, NodeEvent.RELEASE, reason)
 
     def idle(self, limit_s: float) -> list[tuple[int, int]]:
-        """(node, worker) of the nodes that were not used for so long."""
+        """(node, worker) of the nodes unused for `limit_s` seconds."""
         now = self._clock()
         with self._lock:
             return [
@@ -94,10 +94,10 @@ class Hosting:
                 if now - used > limit_s and index not in self._working
             ]
 
-    # -- nodes that pass through a round ------------------------------------------------------
+    # -- nodes in a round ----------------------------------------------------------------------
 
     def enter(self, indices: Indices, reason: str) -> Visit:
-        """Nodes that a round needs; those that have a home stay what they are."""
+        """Request a round's nodes; those with a home stay as they are."""
         with self._lock:
             if self._homes:
                 indices = indices[~np.isin(indices, list(self._homes))]
@@ -113,7 +113,7 @@ class Hosting:
         self._pass(visit, NodeEvent.BIND, reason, _name(worker))
 
     def leave(self, visit: Visit, reason: str) -> None:
-        """The round is done with them."""
+        """Release a round's nodes."""
         self._pass(visit, NodeEvent.RELEASE, reason)
 
     def fail(self, visit: Visit, reason: str) -> None:
@@ -123,10 +123,10 @@ class Hosting:
         with self._lock:
             visit.apply(event, now=self._clock(), reason=reason, worker=worker)
 
-    # -- both ---------------------------------------------------------------------------------
+    # -- both ----------------------------------------------------------------------------------
 
     def lose(self, worker: int, reason: str) -> None:
-        """A worker died: its nodes wait for another."""
+        """Record a worker's death: its nodes wait for another."""
         name = _name(worker)
         with self._lock:
             hosted = self._ledger.in_state(NodeState.MATERIALIZED)
@@ -137,7 +137,7 @@ class Hosting:
                     self._pass(visit, NodeEvent.LOSE, f"{name} was lost: {reason}")
 
     def show(self, index: int) -> dict[str, Any]:
-        """What is known of a node, as JSON values; times are seconds ago."""
+        """A node's state as JSON values; times are seconds ago."""
         with self._lock:
             record = self._ledger.record(index)
             if index not in self._homes:

@@ -1,7 +1,7 @@
-"""GlobalObjectStore: the model states that are at this site, by key and by digest.
+"""GlobalObjectStore: the model states at this site, by key and by digest.
 
-Equal states are kept once, and a state leaves with its last key. Beyond `limit_bytes`, the least
-recently used states go to disk. A state that comes back is checked by its digest: a spoilt file is
+Equal states are stored once, and a state is dropped with its last key. Beyond `limit_bytes`, the
+least recently used states go to disk. A state read back is checked by its digest: a corrupt file is
 an error, never wrong tensors.
 """
 
@@ -36,27 +36,23 @@ STORE_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one digest."""
-
     nbytes: int
     state: State | None = None
-    """None while it is on disk only."""
+    """None while it is only on disk."""
     file: Path | None = None
     handle: Any = None
-    """The fabric's, once it was asked for."""
+    """The fabric's handle, once requested."""
 
 
 class GlobalObjectStore:
-    """One site's states; all methods may be called from any thread.
-
-    A state that was put must not be changed afterwards; those given out cannot be.
-    """
+    """One site's states, read-only once stored; methods may be called from any thread."""
 
     def __init__(
         self, put: Callable[[Any], Any], *, limit_bytes: int, folder: Path | None = None
     ) -> None:
-        """`put` makes the fabric's handle of a state; spilled files go into a new folder inside
-        `folder` (default: the system's temporary one), made when it is first needed."""
+        """`put` makes the fabric's handle of a state; spilled files go into a new folder, made on
+        first need inside `folder` (default: the system's temporary one).
+        """
         self._put = put
         self._limit_bytes = limit_bytes
         self._folder = folder
@@ -69,14 +65,14 @@ class GlobalObjectStore:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the states that are in memory."""
+        """Bytes of the states in memory."""
         return sum(entry.nbytes for entry in self._entries.values() if entry.state is not None)
 
     def put(self, key: str, state: State, *, known: str | None = None) -> str:
-        """Let a key point to a state, instead of what it pointed to before; returns the digest.
+        """Point a key to a state, instead of its earlier one; returns the digest.
 
-        `known` is the digest where the caller has it already. FederatedError when the key is the
-        digest of another state, or when there is no room on disk for what must go there.
+        `known` is the digest if the caller has it already. Raises FederatedError if the key is the
+        digest of another state, or if the disk has no room for spilled states.
         """
         name = known or digest(state)
         if is_digest(key) and key != name:
@@ -89,7 +85,7 @@ class GlobalObjectStore:
                 raise FederatedError("the object store was closed and takes no more states")
             entry = self._entries.setdefault(name, _Entry(nbytes(state.values())))
             if entry.state is None:
-                _remove_file(entry)  # it may be spoilt, and what was put just now is not
+                _remove_file(entry)  # it may be corrupt, and this state is not
                 entry.state = _unwritable(state)
             before, self._keys[key] = self._keys.get(key), name
             self._drop_unwanted(before)
@@ -97,14 +93,14 @@ class GlobalObjectStore:
         return name
 
     def get(self, key_or_digest: str) -> State:
-        """A state; FederatedError when it is not here, or its file is spoilt."""
+        """A state; FederatedError if it is missing or its file corrupt."""
         with self._lock:
             return self._read(self._resolve(key_or_digest))
 
     def shared(self, key_or_digest: str) -> Any:
-        """What a worker is sent of a state: itself when it is small, or else the fabric's handle.
+        """What to send a worker: a small state itself, a large one as the fabric's handle.
 
-        A handle is made once, and forgotten when the state leaves.
+        A handle is made once and dropped with the state.
         """
         with self._lock:
             name = self._resolve(key_or_digest)
@@ -116,7 +112,7 @@ class GlobalObjectStore:
             return entry.handle
 
     def delete(self, key: str) -> None:
-        """Let a key point to nothing; a key that does not exist is no error."""
+        """Remove a key; a missing key is no error."""
         with self._lock:
             self._drop_unwanted(self._keys.pop(key, None))
 
@@ -125,7 +121,7 @@ class GlobalObjectStore:
             return key_or_digest in self._entries or key_or_digest in self._keys
 
     def close(self) -> None:
-        """Forget everything and remove the spilled files; may be called twice."""
+        """Drop everything and remove spilled files; may be called twice."""
         with self._lock:
             self._closed = True
             self._entries.clear()
@@ -189,9 +185,9 @@ class SharedModels:
         self._store = GlobalObjectStore(put, limit_bytes=STORE_BYTES)
 
     def of_round(self, key: str, state: State) -> tuple[State, SharedModel]:
-        """A round's model: the one that came along, or one that came before.
+        """A round's model: from this order, or from an earlier one.
 
-        SiteLost if there is neither: the sender sends it again, or asks other sites.
+        Raises SiteLost if there is neither: the sender sends it again, or asks other sites.
         """
         if key not in self._store:
             if not state:
@@ -200,14 +196,14 @@ class SharedModels:
         return self._store.get(key), SharedModel(key, self._store.shared(key))
 
     def of_one(self, key: str, state: State) -> SharedModel:
-        """A model that came along with a single VirtualNode's work, and goes with its answer."""
+        """A model for a single VirtualNode's work, dropped with its answer."""
         if key in self._store:
             return SharedModel(key, self._store.shared(key))
         inline = nbytes(state.values()) <= INLINE_BYTES
         return SharedModel(key, state if inline else self._put(state))
 
     def close(self) -> None:
-        """Remove what was written to disk."""
+        """Remove spilled files."""
         self._store.close()
 
 
@@ -230,7 +226,7 @@ def _remove_file(entry: _Entry) -> None:
 
 
 def _unwritable(state: State) -> dict[str, Array]:
-    """The same memory, through views that refuse to be written."""
+    """Read-only views of the same memory."""
     views = {name: np.asarray(array).view() for name, array in state.items()}
     for view in views.values():
         view.setflags(write=False)

@@ -1,4 +1,4 @@
-"""What the headers of orders and answers say, and futures that never stay open."""
+"""Reads and writes the headers of orders and answers, and keeps futures from staying open."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Answer = Future[Payload]
 
 
 def key_of(header: Mapping[str, Any]) -> RoundKey:
-    """The round of an order, and the part of its cohort that the order is about."""
+    """An order's round, and the part of the cohort that it is about."""
     part = part_name(taken(header["share"]), header.get("counted") or "")
     return RoundKey(header["round"], header["model"], header["coarser"], part)
 
 
 def execution_of(header: Mapping[str, Any]) -> Execution:
-    """The execution that an order names."""
+    """The execution in an order."""
     kind, chunk_size = header["execution"]
     return Execution(ExecutionKind(kind), chunk_size)
 
 
 def tallied(tally: Tally, **facts: int | str) -> Payload:
-    """The answer that tells a tally."""
+    """An answer with a tally."""
     return Payload(kind="tally", header={"tally": tally.to_json(), **facts})
 
 
 def or_fail(answer: Answer, act: Callable[[], None]) -> None:
-    """Act in a callback, where an error would be logged and forgotten: it becomes the answer."""
+    """Run a callback whose error becomes the answer instead of a log line."""
     try:
         act()
     except BaseException as error:

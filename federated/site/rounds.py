@@ -1,9 +1,9 @@
 """SiteRound: one order of one round at this site; pieces go out, one exact Partial comes back.
 
-A worker adds what it trains to a sum of its own. It hands the sum up with its only piece in a short
-round, otherwise at the end, and before that when unsaved work has become worth saving. Clients in
-the sum of a worker that dies are trained again. A closed round begins no more clients and answers
-with those it has; where late answers count, the next round may begin before that.
+A worker adds what it trains to its own sum. It hands the sum up with its only piece in a short
+round, otherwise at the end, and earlier when unsaved work is worth saving. Clients in the sum of a
+worker that dies are trained again. A closed round starts no more clients and answers with those it
+has; where late answers count, the next round may begin before that.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .workers.attempt import Attempt, PieceResult
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
 
 PROGRESS_S = 0.5
-"""Rounds longer than this say how far they are, this often."""
+"""Interval of progress reports, in rounds that last longer."""
 
 
 class Pace:
-    """What a sample costs, as the last round measured it."""
+    """The cost of a sample in the last round."""
 
     def __init__(self) -> None:
         self.seconds_per_sample: float | None = None
-        """Seconds of one worker's work; None before anything was measured."""
+        """Of one worker; None before any measurement."""
 
     def measured(self, samples: int, seconds: float) -> None:
-        """A round took so long."""
+        """Record a round's time."""
         if samples:
             self.seconds_per_sample = seconds / samples
 
@@ -60,11 +60,10 @@ class Surroundings:
     pace: Pace
     notify: Notify
     states: ClientStates | None
-    """Where clients' memories are kept, if the algorithm has any."""
 
 
 class SiteRound:
-    """Cuts the site's clients into pieces, merges what comes back, and keeps the journal."""
+    """Cuts the site's clients into pieces, merges the results, and keeps the journal."""
 
     def __init__(
         self,
@@ -79,16 +78,16 @@ class SiteRound:
         late_for: int = 0,
         least: int = 1,
     ) -> None:
-        """Closed, its answer still counts `late_for` rounds later.
+        """A closed round's answer still counts `late_for` rounds later.
 
-        Closed with fewer clients than `least`, it is answered as if there were none.
+        A round that closes with fewer clients than `least` is answered as if there were none.
         """
         self.answer: Answer = Future()
         self.key = key
         self.cohort = cohort
         self.late_for = late_for
         self.on_lingering: Callable[[], None] = lambda: None
-        """Called once others may begin."""
+        """Called once other rounds may begin."""
         self._tells_covered = tells_covered
         self._attempt = attempt
         self._least = least
@@ -100,10 +99,9 @@ class SiteRound:
         self._visits: list[Visit] = []
         self._covered: list[Indices] = []
         self._holding: set[int] = set()
-        """Workers whose sum has not been handed up since they trained something."""
+        """Workers that have trained since they last handed up their sum."""
         self._open = 0
         self._asked = 0
-        """Sums that have been asked for and not come yet."""
         self._trained = 0
         self._told_at = 0.0
         self._unsaved_s = 0.0
@@ -117,7 +115,7 @@ class SiteRound:
         self._closed = False
 
     def begin(self, model: SharedModel) -> None:
-        """Take over what a predecessor had done, and send out the rest."""
+        """Take over a predecessor's saved work, and send out the rest."""
         self._model = model
         self._told_at = self._clock()
         saved = self._site.journal.recover(self.key)
@@ -130,24 +128,24 @@ class SiteRound:
         self._begun = True
 
     def abandon(self) -> None:
-        """Cancel the answer, for which nothing waits any more: another round is asked for."""
+        """Cancel the answer, since another round supersedes this one."""
         if not self.answer.done():
             self._give_up()
             self.answer.cancel()
 
     def close(self) -> None:
-        """Begin no more clients; the answer covers those that were begun."""
+        """Start no more clients; the answer covers those already started."""
         self._closing = True
         self._site.pool.meanwhile(lambda: or_fail(self.answer, self._close))
 
     @property
     def may_be_late(self) -> bool:
-        """Whether it is closed, or about to be, and counts in a later round too."""
+        """Whether it is closed, or about to be, and still counts in a later round."""
         return self._closing and self._begun and self.late_for > 0
 
     @property
     def lingers(self) -> bool:
-        """Whether other rounds may begin before it is done: it only waits for its last pieces."""
+        """Whether other rounds may begin before its last pieces are done."""
         return self._closed and self.may_be_late
 
     def _close(self) -> None:
@@ -155,12 +153,12 @@ class SiteRound:
             return
         self._closed = True
         self._site.pool.withdraw(self._pieces)
-        if self.lingers:  # a worker has one sum at a time: this one's goes before the next begins
+        if self.lingers:  # a worker has one sum at a time: hand up this one first
             self._collect()
             self.on_lingering()
 
     def _give_up(self) -> None:
-        """Send out no more pieces, and take no notice of those that are."""
+        """Send out no more pieces, and ignore those under way."""
         self._given_up = True
         self._site.pool.withdraw(self._pieces)
         for visit in self._visits:
@@ -239,7 +237,7 @@ class SiteRound:
             self._collect()
 
     def _collect(self) -> None:
-        """Ask for every sum that is at a worker; go on when all have come."""
+        """Request every worker's sum; go on once all have come."""
         if self._asked:
             return
         holding, self._holding = self._holding, set()
@@ -290,7 +288,7 @@ class SiteRound:
             self._site.notify(Payload(kind="clients_done", header=told))
 
     def _tell_printed(self, printed: Mapping[str, str]) -> None:
-        """Say what clients printed, as many at a time as one event may tell of."""
+        """Report clients' output, in events of limited size."""
         clients = list(printed)
         for first in range(0, len(clients), MOST_TEXTS):
             some = clients[first : first + MOST_TEXTS]
@@ -323,22 +321,22 @@ class SiteRound:
 
 
 class RoundQueue:
-    """The orders of one attempt at a round, worked on one after another.
+    """The orders of one attempt at a round, one after another.
 
-    A worker has one sum at a time. There is more than one order when this site also trains clients
-    of a lost one. An order of another attempt, or about clients of an earlier order, supersedes
-    the earlier ones, unless those are closed and may be late.
+    A worker has one sum at a time. There are several orders when this site also trains clients of a
+    lost one. An order of another attempt, or about clients of an earlier order, supersedes earlier
+    ones, unless those are closed and may be late.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: SiteRound | None = None
         self._lingering: list[SiteRound] = []
-        """Closed and not done yet."""
+        """Closed and not yet done."""
         self._waiting: list[tuple[SiteRound, SharedModel]] = []
 
     def add(self, new: SiteRound, model: SharedModel) -> None:
-        """Begin it as soon as those before it are done."""
+        """Begin an order as soon as those before it are done."""
         with self._lock:
             stale = [each for each in self._open() if _supersedes(new, each)]
             self._waiting = [(each, its) for each, its in self._waiting if each not in stale]
@@ -349,7 +347,7 @@ class RoundQueue:
         self._go_on()
 
     def find(self, key: RoundKey) -> SiteRound | None:
-        """The order of that key, unless it is done."""
+        """The order with that key, unless it is done."""
         with self._lock:
             return next((each for each in self._open() if each.key == key), None)
 

@@ -1,4 +1,4 @@
-"""The work of single VirtualNodes at a site, each by the worker that is its home."""
+"""Runs the work of single VirtualNodes at a site, each on its home worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .workers.pool import WorkerCall, WorkerPool
 
 
 class SingleNodes:
-    """Takes the orders about single VirtualNodes, and lets idle ones go."""
+    """Handles orders about single VirtualNodes, and releases idle ones."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SingleNodes:
         self._partition, self._idle_timeout_s = partition, idle_timeout_s
 
     def materialize(self, order: Payload) -> Answer:
-        """Have a worker load a client's samples and keep them."""
+        """Have a worker load and keep a client's samples."""
         index = order.header["client"]
         call = self._call("host", "materializing", index, index)
         return self._ask_home(index, call, "materialize", lambda made: self._hosted(index, made))
@@ -45,7 +45,7 @@ class SingleNodes:
         return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
 
     def train(self, order: Payload) -> Answer:
-        """Train one client with what rounds left it; nothing of this training is kept."""
+        """Train one client with its memory from rounds; keep nothing of this training."""
         index, round_number = order.header["client"], order.header["round"]
         kept = self._memory.load(index, round_number)
         execution = execution_of(order.header)
@@ -66,7 +66,7 @@ class SingleNodes:
         return self._ask_home(index, call, "evaluate", tallied)
 
     def aggregate(self, order: Payload) -> Answer:
-        """Make one model of several, at the worker of a client."""
+        """Combine several models into one, at a client's worker."""
         index, weights = order.header["client"], order.header["weights"]
         states = [under(f"{i}/", order.tensors) for i in range(len(weights))]
         name = self._partition.client_id(index)
@@ -87,13 +87,13 @@ class SingleNodes:
         return then(evicting.answer, lambda _: Payload(kind="released"))
 
     def show(self, order: Payload) -> Answer:
-        """Tell what is known of a node."""
+        """Answer with a node's state."""
         index = order.header["client"]
         held = {"samples": self._partition.size(index)}
         return done(Payload, kind="node", header=self._hosting.show(index) | held)
 
     def evict_idle(self) -> None:
-        """Release the nodes that were not used for long."""
+        """Release nodes that were idle for long."""
         limit = self._idle_timeout_s
         for index, worker in self._hosting.idle(limit):
             self._evict(index, worker, f"idle for more than {limit:g} s")
@@ -105,7 +105,7 @@ class SingleNodes:
     def _ask_home(
         self, index: int, call: WorkerCall, asked: str, finish: Callable[[Any], Payload]
     ) -> Answer:
-        """Send a VirtualNode's work to the worker that is its home, and answer with its result."""
+        """Send a VirtualNode's work to its home worker, and answer with the result."""
         call.on_sent = lambda worker: self._hosting.bind(index, worker)
         self._hosting.begin(index, f"{asked}() was called")
         call.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))

@@ -65,14 +65,14 @@ class FederatedWorkload:
         self._started = ExitStack()
         """Ends what was started, the last first."""
         self._leaving: Leaving | None = None
-        """What may be said of the data, if it is the site's own."""
+        """The gate for the data, if it is the site's own."""
         self._held_in: str | None = None
-        """The folder of the run that says what content its data has, once that was seen to."""
+        """The run folder that holds the digest of the data's content, once checked."""
 
     # -- SiteWorkload -------------------------------------------------------------------------
 
     def wants(self, spec: Payload, site: SiteContext) -> Wants:
-        """What the spec asks of the site; neither its data nor the user's code is loaded."""
+        """What the spec asks of the site; loads neither its data nor the user's code."""
         return wants(spec, site)
 
     def covered(self, answer: Payload) -> int:
@@ -80,11 +80,11 @@ class FederatedWorkload:
         return covered(answer)
 
     def prepare(self, spec: Payload, site: SiteContext) -> None:
-        """Load what the spec's configuration names; ConfigError for what does not fit.
+        """Load the objects of the spec's config; ConfigError for a mismatch.
 
-        DataUnusable if declared data is not as declared, or not what the run began with.
-        PolicyRefused if an answer would tell too much. Code that came along is imported from here
-        on; the policy has judged its digest.
+        Raises DataUnusable if declared data differ from the declaration or from those that the run
+        began with, and PolicyRefused if an answer would reveal too much. From here on the run's
+        code is imported; the policy has approved its digest.
         """
         self._code = archive_of(spec)
         if self._code:
@@ -103,14 +103,14 @@ class FederatedWorkload:
             self._hold_to_content(str(self._folder))
 
     def _check_company(self, leaving: Leaving) -> None:
-        """PolicyRefused if rounds are known to come of which no sum may leave."""
+        """Raise PolicyRefused if no sum of some coming round may leave."""
         if self._needs is Needs.EVERY_UPDATE:
             leaving.check_updates()
         if leaving.least > 1 and (alone := self._cohorts.first_alone()) is not None:
             leaving.check_company(f"round {alone}", 1)
 
     def _hold_to_content(self, folder: str) -> None:
-        """DataUnusable if the site's own data is not what it was when the run began."""
+        """Raise DataUnusable if the site's own data has changed since the run began."""
         if self._leaving is None or self._held_in == folder:
             return
         name, digest = self._leaving.dataset, self._inputs.data_digest
@@ -196,7 +196,7 @@ class FederatedWorkload:
             raise error if leaving is None else leaving.error(error) from None
 
     def deliver(self, order: Payload) -> Answer:
-        """Have an order answered by the handler of its kind."""
+        """Pass an order to the handler of its kind."""
         if not self._handlers:
             raise FederatedError("the workload has not been started")
         if self._leaving is None:
@@ -208,7 +208,7 @@ class FederatedWorkload:
             raise self._leaving.error(error) from None
 
     def stop(self) -> None:
-        """End the workers; what is undone fails."""
+        """End the workers; unfinished work fails."""
         self._started.close()
 
     # -- a round ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class FederatedWorkload:
         return begun.answer
 
     def _check_order(self, what: str, clients: int) -> None:
-        """PolicyRefused for an order whose answer would be about too few clients to leave."""
+        """Raise PolicyRefused for an order whose answer would have too few clients to leave."""
         if self._leaving is not None:
             self._leaving.check_company(what, clients)
 
@@ -263,17 +263,17 @@ class FederatedWorkload:
         return done(Payload, kind="closing")
 
     def _kept_in(self, header: Mapping[str, Any]) -> str:
-        """The folder of the journal: this site's own, or the run folder that an order names."""
+        """The folder of the journal: this site's own, or the run folder in an order."""
         return str(self._folder or header["journal"])
 
     def _nothing_yet(self, model: State, coarser: int) -> Partial:
-        """What a round's Partials are merged into."""
+        """An empty Partial for a round, into which others are merged."""
         if self._needs is Needs.EVERY_UPDATE:
             return Partial.keeping_updates()
         return Partial(grid(model, self._inputs.roles, coarser))
 
     def _states_in(self, header: Mapping[str, Any]) -> ClientStates | None:
-        """What clients keep between rounds, where the algorithm lets them keep anything."""
+        """Clients' states between rounds, where the algorithm allows any."""
         if self._config.training.client_update is None:
             return None
         path = Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"

@@ -5,7 +5,7 @@
     with Federation("configs/quickstart.yaml") as federation:
         result = federation.run()
 
-Names are loaded when they are first used, so that importing fedpilot costs nothing.
+Names are imported on first use, so that importing fedpilot is cheap.
 """
 
 from __future__ import annotations

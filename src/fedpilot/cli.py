@@ -1,7 +1,7 @@
-"""The `fedpilot` command: joins the packages' commands, loading each only when it is called.
+"""The `fedpilot` command: joins the packages' commands, and imports each only when it is called.
 
-`--help` must answer at once, so this module knows the names and summaries of all commands and
-imports nothing of Ray, PyTorch or the packages.
+`--help` must answer at once, so this module has the names and summaries of all commands and imports
+neither Ray, PyTorch nor the packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .closed_pipes import outlive_readers
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """Where a command is, and what `fedpilot --help` says of it."""
+    """A command's module and its line in `fedpilot --help`."""
 
     target: str
     summary: str
@@ -91,7 +91,7 @@ COMMANDS = {
     ),
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
-"""Replaces `cluster` and `job` when they name sites, which the fabric does not know."""
+"""Replaces `cluster` and `job` when they name sites, which the fabric does not have."""
 ABLE_AT_SITES = ("cluster", "job")
 SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("--site", "NAME", "Run it at this site of a federation. May be given several times."),
@@ -100,7 +100,7 @@ SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("--credentials", "DIR", "With sites: who asks, a folder with ca.pem, cert.pem and key.pem."),
     ("--profile", "NAME", "With sites: by way of the mediator of this profile."),
 )
-"""The option, its value's name if it takes one, and its help."""
+"""Each option, its value's name if it takes one, and its help."""
 
 EPILOG = """\b
 First steps:
@@ -122,7 +122,7 @@ Exit codes: 0 done, 1 ran and failed, 2 bad usage or config (nothing was started
 
 
 def asks_sites(args: Sequence[str]) -> bool:
-    """Whether a command about a Ray cluster names sites; words after `--` are another program's."""
+    """Whether a cluster command names sites; words after `--` are another program's."""
     own = args[: args.index("--")] if "--" in args else args
     named = {word.partition("=")[0] for word in own[1:]}
     return bool(own) and own[0] in ABLE_AT_SITES and bool(named & {"--site", "--all-sites"})
@@ -169,10 +169,10 @@ def loaded(target: str) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, not when they are listed."""
+    """A group that imports a command when it is called, not when it is listed."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command, which outlives the readers of its output."""
+        """Run a command, which continues after the readers of its output are gone."""
         outlive_readers()
         return super().main(*args, **kwargs)
 

@@ -1,8 +1,8 @@
 """Lets commands continue after the reader of their output has closed the pipe.
 
 `fedpilot run CONFIG | head -3` trains to the end: the rest of its output is dropped, and its exit
-code says how it ended. Only a command that does nothing but print (`ends_with_reader`) ends with
-its reader, with exit code 0.
+code says how it ended. Only a command that merely prints (`ends_with_reader`) ends with its reader,
+with exit code 0.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class PipeEnd(io.FileIO):
-    """The writing end of a pipe, which becomes the null device when the reading end is closed."""
+    """The writing end of a pipe, which becomes the null device when the reading end closes."""
 
     closed_by_reader = False
     ends_command = False
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write to the reader; once it is gone, drop the data, or SystemExit if `ends_command`."""
+        """Write to the reader; without one drop the data, or raise SystemExit if `ends_command`."""
         try:
             if not self.closed_by_reader:
                 return super().write(data)
@@ -74,7 +74,7 @@ def _is_pipe(stream: TextIO | None) -> bool:
 def _opened_again(stream: Any) -> TextIO:
     """The same stream, over an end that outlives its reader."""
     end = PipeEnd(stream.fileno(), "wb", closefd=False)
-    unbuffered: bool = stream.write_through  # as `python -u` has it: nothing in between
+    unbuffered: bool = stream.write_through  # as with `python -u`: no buffer in between
     return io.TextIOWrapper(
         cast(BinaryIO, end) if unbuffered else io.BufferedWriter(end),
         encoding=stream.encoding,

@@ -1,4 +1,4 @@
-"""The commands attach, logs, stop and resume: follow a run of a mediator, end it, go on with it."""
+"""The commands attach, logs, stop and resume for runs at a mediator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands fetch and remove: bring the files of a run here, and delete those of ended runs."""
+"""The commands fetch and remove: copy a run's files here, and delete those of ended runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fetch(run_id: str, to: Path, access: Access, as_json: bool) -> None:
 
 
 def fetch_files(access: Access, run_id: str, to: Path) -> list[str]:
-    """Bring a run's files into a folder here, and give their names."""
+    """Copy a run's files into a folder here, and return their names."""
     from fedpilot.mediator.client.run_files import fetch_run
 
     with access.open() as client, spinner(f"fetching {run_id}") as say:
@@ -89,7 +89,6 @@ def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_jso
 
 
 def _remove(run_ids: tuple[str, ...], act: Callable[[str], object], as_json: bool) -> None:
-    """Remove one after the other, and say which."""
     removed: list[str] = []
     try:
         for run_id in dict.fromkeys(run_ids):

@@ -1,4 +1,4 @@
-"""The commands list and show: what runs there are, and what one of them came to."""
+"""The commands list and show: the runs, and the state of one."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _show_here(run_id: str, folder: Path, as_json: bool) -> None:
 
 
 def _brief(path: Path) -> dict[str, Any]:
-    """What lists say of a run; one that died without a word is called interrupted."""
+    """A run's entry in a list; one that died without an end is called interrupted."""
     from ...federation.run_folder.folder import RunFolder, is_locked
 
     found = RunFolder(path)

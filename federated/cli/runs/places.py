@@ -22,7 +22,7 @@ FOLDER = click.option(
 
 
 def folder_here(access: Access, folder: Path | None) -> Path | None:
-    """The folder here that a command is about; None where it is about a mediator's runs."""
+    """The folder here that a command is about; None if it is about a mediator's runs."""
     if folder is None:
         return DEFAULT_FOLDER if access.chosen_or_none() is None else None
     if access.mediator or access.profile:
@@ -32,7 +32,7 @@ def folder_here(access: Access, folder: Path | None) -> Path | None:
 
 @contextmanager
 def pointing_here(access: Access) -> Iterator[None]:
-    """Say where runs here are, if the default mediator knows no such run."""
+    """Add where runs here are to an error, if the default mediator has no such run."""
     from fedpilot.mediator.errors import NoSuchRun
 
     try:
@@ -51,7 +51,7 @@ def has_runs_here() -> bool:
 
 
 def elsewhere(access: Access) -> str:
-    """What to add to a command that is meant to be about runs here."""
+    """The option that directs a command to runs here."""
     return (
         f"this is about the mediator {access.chosen().address} of the default profile; for the "
         f"runs in {DEFAULT_FOLDER}/ here add --folder {DEFAULT_FOLDER}"

@@ -1,4 +1,4 @@
-"""The command verify: is a run what it says, or where do two runs part."""
+"""The command verify: checks a run against itself, or finds where two runs part."""
 
 from __future__ import annotations
 
@@ -122,7 +122,6 @@ def _verified(
     watched: Interruptions,
     as_json: bool,
 ) -> Verification:
-    """Verify runs of a folder here, and say on the way what is found."""
     with redirect_stdout(sys.stderr):
         from ...federation.federation import Federation
         from ...federation.verify import ProgressLine, Replay, TextReport, Tools, verify

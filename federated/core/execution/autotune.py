@@ -1,4 +1,4 @@
-"""Judges what `fedpilot tune` measured: the fastest execution, or why there is no verdict."""
+"""Chooses the fastest execution from what `fedpilot tune` measured, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .facts import Execution
 
 APART = 1.5
-"""Times its CPU time that a measurement may last; longer ones count as disturbed."""
+"""Median ratio of wall to CPU time above which the machine is too busy to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,6 @@ class Timing:
     """One measurement: seconds for a step of one client."""
 
     cpu_s: float
-    """CPU time of the thread."""
     wall_s: float
 
 
@@ -27,7 +26,7 @@ class TunedExecution:
 
     fastest: Execution
     seconds: Mapping[Execution, float]
-    """CPU time for a step of one client, the least that was measured."""
+    """Least measured CPU time for a step of one client."""
 
 
 class Disturbed(Exception):
@@ -35,7 +34,7 @@ class Disturbed(Exception):
 
 
 def judged(timings: Mapping[Execution, Sequence[Timing]]) -> TunedExecution:
-    """The execution of the least CPU time; Disturbed where wall and CPU time part."""
+    """The execution with the least CPU time; raises Disturbed where wall and CPU time differ."""
     every = [timing for each in timings.values() for timing in each]
     apart = statistics.median(timing.wall_s / max(timing.cpu_s, 1e-9) for timing in every)
     if apart > APART:

@@ -1,8 +1,8 @@
-"""What a step of one client costs each way: tables of coefficients, numbered and never changed.
+"""Estimates what a step of one client costs under each execution.
 
-A cost is a sum of features of the model's structure times coefficients, in microseconds on the core
-that they were fitted on (`benchmarks/execution/cost_model_fit.py`). Only ratios matter. A better
-table gets the next number: a run's `execution_model` says which one decided.
+A cost is the sum of features of the model's structure times coefficients, in microseconds on the
+core where they were fitted (`benchmarks/execution/cost_model_fit.py`). Only ratios matter. A
+table never changes: a better one gets the next number, which `execution_model` records.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .facts import (
 )
 
 CACHE = 1 << 20
-"""Bytes that stay near a core between two operations."""
+"""Bytes that stay in a core's cache between two operations."""
 LANES = 5
-"""Samples that the compiled kernel works on at a time."""
+"""Samples that the compiled kernel processes at a time."""
 
 Coefficients = Mapping[str, float]
 Table = Mapping[str, Mapping[ExecutionKind, Coefficients]]
@@ -36,7 +36,7 @@ def costs_of(
     where: Circumstances,
     number: int | None = None,
 ) -> dict[Execution, float]:
-    """Microseconds of a step of one client, by the table of that number; the newest for None."""
+    """Microseconds for a step of one client by table `number`; the newest table for None."""
     table = TABLES[NEWEST if number is None else number]
     by_kind = table["cpu" if where.device == "cpu" else "cuda"]
     return {each: cost(each, model, where, by_kind[each.kind]) for each in executions}
@@ -45,13 +45,13 @@ def costs_of(
 def cost(
     execution: Execution, model: ModelFacts, where: Circumstances, coefficients: Coefficients
 ) -> float:
-    """The sum of features times coefficients."""
+    """Sum the features times their coefficients."""
     found = features(execution, model, where)
     return sum(coefficients.get(name, 0.0) * value for name, value in sorted(found.items()))
 
 
 def features(execution: Execution, model: ModelFacts, where: Circumstances) -> dict[str, float]:
-    """What a step of one client consists of, this way."""
+    """The features of a step of one client under this execution."""
     if execution.kind is ExecutionKind.COMPILED:
         return _compiled(model, where)
     width, batch = model.itemsize / 4, where.batch_size
@@ -74,7 +74,7 @@ def features(execution: Execution, model: ModelFacts, where: Circumstances) -> d
 
 
 ONE_BY_ONE = frozenset({LayerKind.CONVOLUTION, LayerKind.DROPOUT, LayerKind.BAG})
-"""Layers that are called for each client even where clients train at once."""
+"""Layers that run once per client even where clients train at once."""
 
 
 def _compiled(model: ModelFacts, where: Circumstances) -> dict[str, float]:
@@ -98,7 +98,7 @@ def _compiled(model: ModelFacts, where: Circumstances) -> dict[str, float]:
 NEWEST = 1
 
 Rows = Mapping[str, tuple[float, ...]]
-"""By feature, a coefficient for each `ExecutionKind` in its order; 0 where it costs nothing."""
+"""By feature: a coefficient for each `ExecutionKind`, in its order; 0 where it costs nothing."""
 
 
 def _by_kind(rows: Rows) -> dict[ExecutionKind, Coefficients]:
@@ -150,7 +150,7 @@ _CPU_1: Rows = {
     "weights momentum": (0.00249, 0.002442, 0.004506, 0.0007597),
     "weights plain": (0.001843, 0.001037, 0.004038, 0.0003533),
 }
-# Of a GPU nothing was measured: launches of operations cost, arithmetic hardly does.
+# Estimated, not measured: on a GPU launches cost, arithmetic hardly does.
 _CUDA_1: Rows = {
     **{f"{kind} calls": (40.0, 40.0, 120.0) for kind in LayerKind},
     **{f"{kind} products": (3e-7, 3e-7, 3e-7) for kind in LayerKind},
@@ -169,4 +169,3 @@ _CUDA_1: Rows = {
     "weights plain": (1e-5, 1e-5, 1e-5),
 }
 TABLES: dict[int, Table] = {1: {"cpu": _by_kind(_CPU_1), "cuda": _by_kind(_CUDA_1)}}
-"""By number; a table is never changed."""

@@ -1,8 +1,7 @@
-"""Decides how a chunk is computed: client by client, or several at once; and how many at once.
+"""Decides how a chunk is computed: client by client or several at once, and how many at once.
 
 The execution decides the last bits of a model, so it is a pure function of the config and the
-model's structure, and independent of clocks, caches and the size of a machine. The coordinator
-calls it once, before sites start, and records the answer.
+model's structure. The coordinator decides once, before sites start, and records the answer.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from .cost_model import costs_of
 from .facts import Circumstances, Execution, ExecutionKind, ModelFacts, bytes_per_client
 
 WORTH = 1.15
-"""How many times cheaper several at once must be."""
+"""Training several at once must be this many times cheaper to be chosen."""
 LARGEST = {"cpu": 64, "cuda": 1024}
-"""Clients that train at once at most; beyond it, more are no faster."""
+"""The most clients that train at once; more are no faster."""
 MEMORY_SHARE = 0.25
-"""Part of a vnode's memory that a chunk's weights, gradients and activations may take."""
+"""Share of a vnode's memory for a chunk's weights, gradients and activations."""
 SEQUENTIAL_CHUNK = 64
 AS_CONFIGURED = "as the configuration says"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionWish:
-    """What a configuration names itself."""
+    """What a config sets itself."""
 
     kind: ExecutionKind | None = None
     """None for `auto`."""
@@ -36,7 +35,7 @@ class ExecutionWish:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An execution, and why it is this one."""
+    """An execution, and the reason for it."""
 
     execution: Execution
     reason: str
@@ -50,8 +49,7 @@ def decide(
 ) -> Choice:
     """The cheapest execution by the numbered cost model; one by one unless another is much cheaper.
 
-    `refused` are the ways that would give other results than training one by one, and why. A wish
-    is followed at any cost.
+    `refused` has a reason per execution with other results; a `wish` is followed at any cost.
     """
     size = wish.chunk_size or (SEQUENTIAL_CHUNK if wish.kind is ExecutionKind.SEQUENTIAL else None)
     if wish.kind is not None and size is not None:
@@ -73,7 +71,7 @@ def decide(
 
 
 def _open(refused: Mapping[ExecutionKind, str]) -> list[ExecutionKind]:
-    """The ways to weigh against one by one; what folds is not mapped, which is slower."""
+    """Executions to compare with one by one; `mapped`, which is slower, only without `folded`."""
     kinds = [ExecutionKind.COMPILED, ExecutionKind.FOLDED, ExecutionKind.MAPPED]
     if ExecutionKind.FOLDED not in refused:
         kinds.remove(ExecutionKind.MAPPED)
@@ -81,12 +79,12 @@ def _open(refused: Mapping[ExecutionKind, str]) -> list[ExecutionKind]:
 
 
 def sizes(model: ModelFacts, where: Circumstances) -> tuple[int, ...]:
-    """Chunk sizes worth a look: the largest that can be filled and fits, and a quarter of it."""
+    """Candidate chunk sizes: the largest that the cohort fills and memory holds, and a quarter."""
     most = how_many_fit(bytes_per_client(model, where), where.memory)
     largest = max(1, min(LARGEST.get(where.device, LARGEST["cuda"]), where.cohort, most))
     return tuple(sorted({largest, max(1, largest // 4)}, reverse=True))
 
 
 def how_many_fit(each: int, memory: int) -> int:
-    """Clients of so many bytes that a vnode's memory holds at once."""
+    """How many clients of `each` bytes fit into `memory` bytes."""
     return max(1, int(memory * MEMORY_SHARE) // max(1, each))

@@ -1,4 +1,4 @@
-"""What the choice of an execution depends on: the ways there are, a model, and a configuration."""
+"""The facts that decide an execution: the ways of computing, a model, and a config."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 FIGURED_MEMORY = 2 << 30
-"""Bytes that a vnode is taken to have where `resources.memory_per_worker` says nothing."""
+"""Bytes assumed for a vnode without `resources.memory_per_worker`."""
 COPIES = {"plain": 2, "momentum": 3, "adam": 4}
-"""How often a client's weights are in memory: with gradients and what the optimizer keeps."""
+"""Copies of a client's weights in memory: weights, gradients and the optimizer's state."""
 
 
 class ExecutionKind(StrEnum):
     """A way of computing a chunk."""
 
     SEQUENTIAL = "sequential"
-    """One client after another."""
     FOLDED = "folded"
-    """All at once, the clients folded into the batch."""
+    """Several at once, the clients folded into the batch."""
     MAPPED = "mapped"
-    """All at once, by torch.func.vmap."""
+    """Several at once, by torch.func.vmap."""
     COMPILED = "compiled"
-    """A chunk by one call of machine code that is made for chains of dense layers."""
+    """A chunk by one call of a compiled kernel, for chains of dense layers only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The way of a run."""
+    """How a run computes its chunks."""
 
     kind: ExecutionKind
     chunk_size: int
-    """Clients per chunk."""
 
 
 class LayerKind(StrEnum):
-    """What kinds of work a model's operations are."""
+    """Kinds of operations in a model."""
 
     LINEAR = "linear"
     CONVOLUTION = "convolution"
@@ -49,7 +47,7 @@ class LayerKind(StrEnum):
     SMOOTH = "smooth"
     """Elementwise, by exponentials: tanh, GELU, softmax."""
     POINTWISE = "pointwise"
-    """Any other that touches each number once."""
+    """Any other operation that touches each number once."""
     VIEW = "view"
 
 
@@ -59,46 +57,45 @@ class Layer:
 
     kind: LayerKind
     outputs: int
-    """Numbers that it gives for one sample."""
+    """Numbers per sample."""
     products: int = 0
-    """Multiplications of one sample's forward pass."""
+    """Multiplications per sample in the forward pass."""
     steps: int = 1
-    """Operations in a row: of a recurrent layer, its time steps."""
+    """Sequential operations: the time steps of a recurrent layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model's structure says of its costs."""
+    """Facts about a model's structure that decide its costs."""
 
     layers: tuple[Layer, ...]
     trained: int
-    """Numbers that training moves."""
     tensors: int
-    """Tensors that they are in."""
+    """Tensors with trained parameters."""
     inputs: int
-    """Numbers of one sample."""
+    """Numbers in one sample."""
     itemsize: int
     """Bytes of a weight: 4 or 8."""
     widths: tuple[int, ...] = ()
-    """Of a chain of dense layers: its inputs, then the outputs of each."""
+    """For a chain of dense layers: its inputs, then each layer's outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a configuration says of its costs."""
+    """Facts in a config that decide its costs."""
 
     batch_size: int
     rule: str
-    """How weights move: one of `COPIES`."""
+    """The optimizer's kind: a key of `COPIES`."""
     cohort: int
-    """Clients of a round: a chunk is never larger."""
+    """Clients per round, the upper limit of a chunk."""
     memory: int = FIGURED_MEMORY
-    """Bytes of a vnode."""
+    """Bytes of a vnode's memory."""
     device: str = "cpu"
 
 
 def bytes_per_client(model: ModelFacts, where: Circumstances) -> int:
-    """Weights, gradients, the optimizer's memory and a batch's activations."""
+    """Bytes for weights, gradients, the optimizer's memory and a batch's activations."""
     activations = sum(layer.outputs for layer in model.layers) + model.inputs
     weights = model.trained * COPIES[where.rule]
     return (weights + 2 * activations * where.batch_size) * model.itemsize

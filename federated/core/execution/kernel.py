@@ -1,7 +1,6 @@
 """Compiles kernels: exactly as written, or with faster arithmetic.
 
-Numba compiles a kernel on its first call, for this machine's type of processor, and caches the code
-in the user's cache folder.
+Numba compiles a kernel on its first call, for this machine's CPU type, and caches the code on disk.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ Kernel = Callable[..., Any]
 
 
 def as_written(function: Kernel) -> Kernel:
-    """Every operation as it stands there."""
+    """Compile with every operation as written."""
     return _compiled(function)
 
 
 def fast(function: Kernel) -> Kernel:
-    """Sums in the order that fits the vector unit, and fused multiply-adds; NaN stays NaN.
+    """Compile with reordered sums for the vector unit and fused multiply-adds; NaN stays NaN.
 
-    The order is fixed when the kernel is compiled: the same numbers give the same bits each time.
+    The order is fixed at compile time: the same numbers always give the same bits.
     """
     return _compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
 def cpu_kind() -> str:
-    """The kind of processor that kernels are made for, such as `znver4`."""
+    """The CPU type that kernels are compiled for, such as `znver4`."""
     from llvmlite import binding
 
     return os.environ.get("NUMBA_CPU_NAME") or str(binding.get_host_cpu_name())
 
 
 def cache_folder() -> Path:
-    """Where machine code is kept: NUMBA_CACHE_DIR, or below XDG_CACHE_HOME or `~/.cache`."""
+    """The folder of compiled code: NUMBA_CACHE_DIR, or below XDG_CACHE_HOME or `~/.cache`."""
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -51,7 +50,7 @@ def _compiled(function: Kernel, **options: Any) -> Kernel:
     options |= {"nogil": True, "error_model": "numpy"}
     others, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
     try:
-        with suppress(RuntimeError):  # there is no folder that the code could be kept in
+        with suppress(RuntimeError):  # no folder for the cache can be written
             kept: Kernel = numba.njit(cache=True, **options)(function)
             return kept
     finally:

@@ -1,8 +1,8 @@
-"""The clients of a round's cohort that an order is about: an answer may count and name no others.
+"""Derives the clients that an order is about; an answer may count and name no others.
 
 A site derives its clients from (seed, round) and the share in the order. The coordinator derives
-them too, before it believes an answer. It cannot do so for groups over data at sites: there an
-answer may be about any clients, but not about more than were asked in all.
+them too, to check the answer. It cannot do so for groups over data at sites: there it accepts any
+clients, but no more than the order asks for.
 """
 
 from __future__ import annotations
@@ -18,30 +18,29 @@ from .sampling import Indices, cohort, evaluation_cohort
 from .shares import Mask, Share, held
 
 IndexOf = Callable[[str], int]
-"""A client's place in the population by its id; UnknownClient if there is none."""
+"""Client id -> place in the population; raises UnknownClient."""
 SamplesOf = Callable[[Indices], Indices]
-"""How many samples clients hold, by their places in the population; -1 where that is not known."""
+"""Places in the population -> samples of each client; -1 where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Members:
-    """The clients that one order is about."""
+    """The clients of one order."""
 
     mask: Mask
-    """A flag for each place of the cohort, (whole,)."""
+    """One flag per place of the cohort, (whole,)."""
     clients: Indices | None
     """Their places in the population, ascending; None if unknown."""
     index_of: IndexOf
     each_once: bool
-    """Whether an answer about all of them counts every one, once; groups train some of theirs."""
+    """Whether a full answer counts each client exactly once; not so for groups."""
     samples_of: SamplesOf | None = None
-    """How many samples each holds; None if unknown."""
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
-        """The clients in an answer's sum, None if unknown; and how many of them it refused unnamed.
+        """The clients in an answer's sum (None if unknown), and how many it refused without a name.
 
-        `covered` are the clients of the cohort that the answer is about; None for all of these
-        members. A client that a group refused in one step may be in the sum of another step.
+        `covered` are the clients of the cohort that the answer is about; None means all members. A
+        client that a group refused in one step may be in the sum of another step.
         """
         if self.clients is None:
             return None, 0
@@ -52,29 +51,29 @@ class Members:
         return clients[~np.isin(clients, places)], int(np.count_nonzero(places < 0))
 
     def samples(self, clients: Indices | None) -> Indices | None:
-        """How many samples clients hold, -1 where unknown; None if it is unknown for all."""
+        """Samples of each client, -1 where unknown; None if unknown for all."""
         if self.samples_of is None or clients is None:
             return None
         known = np.where(clients < 0, 0, clients)
         return np.where(clients < 0, -1, self.samples_of(known))
 
     def places(self, ids: Iterable[str]) -> Indices:
-        """Clients' places in the population; -1 for an id that no client has."""
+        """Places of clients in the population; -1 for an unknown id."""
         return np.array([self._place(name) for name in ids], dtype=np.int64)
 
     @property
     def most(self) -> int:
-        """How many an answer may be about."""
+        """The most clients that an answer may be about."""
         return int(np.count_nonzero(self.mask))
 
     def among(self, counted: Mask) -> Members:
-        """The members that counted when the round was run before."""
+        """The members that counted when the round ran before."""
         mask = self.mask & counted
         clients = None if self.clients is None else self.clients[mask[self.mask]]
         return replace(self, mask=mask, clients=clients)
 
     def stranger(self, ids: Iterable[str], *, may_be_unknown: bool = False) -> str | None:
-        """The first id of no member. `may_be_unknown` accepts ids that no client has."""
+        """The first id that is no member's. `may_be_unknown` accepts ids that no client has."""
         if self.clients is None:
             return None
         names = list(ids)
@@ -92,7 +91,7 @@ class Members:
 
 
 class Membership:
-    """The members of all orders of a run."""
+    """Derives the members of every order of a run."""
 
     def __init__(
         self,
@@ -105,8 +104,8 @@ class Membership:
         known: bool = True,
         samples_of: SamplesOf | None = None,
     ) -> None:
-        """`asked`: clients per round, all of them where there are groups. `known` is false for
-        groups whose clients are known at their sites only.
+        """`asked`: clients per round; with groups, all clients. `known` is false for groups whose
+        clients only their sites know.
         """
         self._samples_of = samples_of
         self._population, self._asked, self._seed = population, asked, seed
@@ -116,7 +115,7 @@ class Membership:
         self._last: tuple[int, Indices] = 0, np.zeros(0, np.int64)
 
     def of(self, round_number: int, share: Share) -> Members:
-        """Those of a round's cohort that are in a share."""
+        """The members of a round's cohort that are in a share."""
         if not self._known:
             return self._made(np.ones(self._asked, dtype=bool), None, each_once=False)
         if self._groups is not None:
@@ -130,9 +129,9 @@ class Membership:
         return self._made(mask, whole[mask], each_once=True)
 
     def judged_samples(self, round_number: int, share: Share, size: int, kind: str) -> Indices:
-        """How many samples each judge of a round's model in a share holds; -1 if unknown.
+        """Samples of each client in a share that evaluates a round's model; -1 if unknown.
 
-        `size` clients judge it: the round's cohort (`sampled`), a share of all (`fraction`), `all`.
+        `size` clients evaluate it: the round's cohort (`sampled`), a `fraction`, or `all`.
         """
         if self._samples_of is None:
             return np.array([-1])

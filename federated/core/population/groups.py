@@ -6,9 +6,9 @@ The rules:
 * every client is in one group, and a group has at least one client;
 * the id of a group's first client keys the group's draws, so they depend neither on the other
   groups nor on the sites that take part;
-* each group has its own place in the population, the number of a client. The site of that client
+* each group has a place in the population, the number of a client, and the site of that client
   trains the whole group. Places are spread evenly, so a site's groups match its share of clients;
-* a step is one round inside a group. Every round has the same number of steps, and they are
+* a step is one round inside a group. Every round has the same number of steps, and steps are
   numbered through the run.
 """
 
@@ -27,20 +27,20 @@ from .sampling import Indices, share
 CLIENTS_LOOKED_AT = 4096
 """Clients whose samples are looked up at a time."""
 CLIENTS_OF_A_GROUP = 32
-"""Clients from which the cost of a group is estimated."""
+"""Clients from which a group's cost is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClientGroups:
-    """Who belongs to which group; groups are numbered from 0 in the order of their places."""
+    """The members of each group; groups are numbered from 0 in the order of their places."""
 
     names: tuple[str, ...]
     members: Indices
-    """Clients, group after group, ascending within each."""
+    """Clients by group, ascending within each group."""
     offsets: Indices
     """Where each group's clients begin in `members`, and the last one's end, (groups + 1,)."""
     places: Indices
-    """The group's number among the clients of the population, ascending, (groups,)."""
+    """Each group's place in the population, ascending, (groups,)."""
     keys: UInt64s
     """The random key of each group's first client, (groups,)."""
 
@@ -49,7 +49,7 @@ class ClientGroups:
 
     @property
     def sizes(self) -> Indices:
-        """How many clients each group has, (groups,)."""
+        """Clients per group, (groups,)."""
         return np.diff(self.offsets)
 
     @property
@@ -74,16 +74,16 @@ class Steps:
     per_round: int
     seed: int
     clients: int | None = None
-    """Clients of a group that train in a step, at most; all where neither says otherwise."""
+    """The most clients of a group that train in a step; all if `rate` is None too."""
     rate: float | None = None
-    """The same as a share of the group, one client at least."""
+    """The same as a share of the group; at least one client."""
 
     def of_round(self, round_number: int) -> range:
-        """The steps of a round, which counts from 1, as they do."""
+        """The steps of a round; rounds and steps count from 1."""
         return range((round_number - 1) * self.per_round + 1, round_number * self.per_round + 1)
 
     def size(self, members: int) -> int:
-        """How many of so many clients train in a step."""
+        """How many of `members` clients train in a step."""
         if self.rate is not None:
             return share(members, self.rate)
         return members if self.clients is None else min(members, self.clients)
@@ -98,24 +98,24 @@ class Steps:
         return members[np.sort(draw.choice(len(members), size, replace=False))]
 
     def clients_of_step(self, groups: ClientGroups) -> int:
-        """How many clients train in one step of all groups together."""
+        """How many clients train in one step, over all groups."""
         return sum(map(self.size, groups.sizes.tolist()))
 
     def largest(self, groups: ClientGroups) -> int:
-        """How many train in a step of the largest group."""
+        """How many clients of the largest group train in a step."""
         return self.size(int(groups.sizes.max(initial=0)))
 
     def clients_of_round(self, groups: ClientGroups, round_number: int) -> Indices:
-        """The clients that train in some step of a round, ascending."""
+        """The clients that train in any step of a round, ascending."""
         steps = self.of_round(round_number)
         found = [self.cohort(groups, g, step) for g in range(len(groups)) for step in steps]
         return np.unique(np.concatenate([groups.members[:0], *found]))
 
     def costs(self, groups: ClientGroups, partition: Partition) -> NDArray[np.int64]:
-        """About how many samples a round of each group goes through, (groups,).
+        """Estimated samples that each group processes in a round, (groups,).
 
-        Those of a large group are estimated from some of its clients: costs decide which worker
-        trains a group and when, and never the result.
+        Large groups are estimated from some of their clients: costs decide which worker trains a
+        group and when, never the result.
         """
         members = [groups.of(group) for group in range(len(groups))]
         looked = [each[:: -(-len(each) // CLIENTS_OF_A_GROUP)] for each in members]
@@ -130,9 +130,9 @@ class Steps:
 def grouped(
     kinds: NDArray[np.int64], names: Sequence[str], partition: Partition, *, first: int = 0
 ) -> ClientGroups:
-    """The clients `first`, `first + 1`, ... in groups by their kinds, (clients,).
+    """Group the clients `first`, `first + 1`, ... by their kinds, (clients,).
 
-    `names` says what each kind is called; a kind without clients makes no group.
+    `names` names each kind; a kind without clients makes no group.
     """
     order = np.argsort(kinds, kind="stable").astype(np.int64)
     there, counts = np.unique(kinds, return_counts=True)
@@ -148,9 +148,9 @@ def grouped(
 
 
 def places(groups: int, clients: int) -> Indices:
-    """Distinct numbers below `clients` for at most as many groups, ascending and evenly spread.
+    """Distinct numbers below `clients`, ascending and evenly spread, one per group.
 
-    Their distances vary, lest all fall to one site where clients are dealt out in turn.
+    Their distances vary, so that they do not all fall to one site where clients are dealt in turn.
     """
     numbers = np.arange(groups, dtype=np.int64)
     if not groups:
@@ -161,7 +161,7 @@ def places(groups: int, clients: int) -> Indices:
 def most_frequent(
     kinds: NDArray[np.int64], partition: Partition, clients: range
 ) -> NDArray[np.int64]:
-    """The kind that most of each client's samples are of, the smallest of several, (clients,).
+    """The most frequent kind among each client's samples; the smallest on a tie, (clients,).
 
     `kinds` are those of all samples, from 0. A client without samples is of kind 0.
     """
@@ -180,5 +180,5 @@ def most_frequent(
 
 
 def blocks(clients: int, count: int) -> NDArray[np.int64]:
-    """The block of each client, where they are cut in their order into nearly equal ones."""
+    """The block of each client, where blocks are consecutive and nearly equal in size."""
     return np.arange(clients, dtype=np.int64) * count // clients

@@ -1,4 +1,4 @@
-"""Who takes part in a round: derived from (seed, round) alone, so any site can derive it."""
+"""Derives a round's clients from (seed, round) alone, so that any site can derive them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Indices = npt.NDArray[np.int64]
 
 
 def cohort(population: int, size: int, seed: int, round_number: int) -> Indices:
-    """`size` distinct clients out of `population`, sorted; O(size) once size << population."""
+    """Draw `size` distinct clients out of `population`, sorted; O(size) once size << population."""
     return _draw(population, size, seed, Purpose.COHORT, round_number)
 
 
 def evaluation_cohort(population: int, size: int, seed: int, round_number: int) -> Indices:
-    """The clients that judge a round's model when `evaluation.clients: fraction`."""
+    """The clients that evaluate a round's model when `evaluation.clients: fraction`."""
     return _draw(population, size, seed, Purpose.EVALUATION, round_number)
 
 
@@ -28,5 +28,5 @@ def _draw(population: int, size: int, seed: int, purpose: Purpose, round_number:
 
 
 def share(population: int, fraction: float) -> int:
-    """A share of the population in clients: at least one, at most all."""
+    """A share of the population as a number of clients: at least one, at most all."""
     return min(population, max(1, round(population * fraction)))

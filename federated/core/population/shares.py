@@ -1,7 +1,7 @@
 """Shares of the population, the clients of a cohort in a share, and clients as a bitmap.
 
-A share is a few ranges of client indices. An order has it as a list of [start, stop, step], which
-is checked here before any use.
+A share is a few ranges of client indices. An order lists them as [start, stop, step]; they are
+checked here before any use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def told(share: Iterable[range]) -> list[list[int]]:
 
 
 def taken(values: Any) -> Share:
-    """The inverse of `told`; FederatedError for anything else."""
+    """The inverse of `told`; raises FederatedError for anything else."""
     if not isinstance(values, list):
         raise FederatedError(f"a share is a list of [start, stop, step], not {values!r:.60}")
     for each in values:
@@ -47,7 +47,7 @@ def taken(values: Any) -> Share:
 
 
 def part_name(share: Sequence[range], counted: str = "") -> str:
-    """A short name of the clients that an order is about; equal ones have equal names."""
+    """A short name for the clients of an order; equal clients have equal names."""
     text = json.dumps([told(share), counted], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -64,7 +64,7 @@ def held(clients: Indices, share: Iterable[range]) -> Mask:
 
 
 def packed(places: Indices, of: int) -> str:
-    """Places of a cohort of that size, as text that stays short where many lie side by side."""
+    """Places of a cohort of size `of` as text, short where many are adjacent."""
     inside = np.zeros(of, dtype=bool)
     inside[places] = True
     bits = np.packbits(inside).tobytes()
@@ -72,7 +72,7 @@ def packed(places: Indices, of: int) -> str:
 
 
 def unpacked(text: str, of: int) -> Mask:
-    """The inverse of `packed`, a flag per place; FederatedError if it is not of that size."""
+    """The inverse of `packed`: one flag per place; FederatedError if the size is not `of`."""
     size = -(-of // 8)
     try:
         opened = zlib.decompressobj()

@@ -1,1 +1,1 @@
-"""Decide whether a recorded run is what it says, and where two runs differ."""
+"""Checks a recorded run against itself, and finds where two runs differ."""

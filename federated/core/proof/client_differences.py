@@ -1,4 +1,4 @@
-"""The clients whose bits differ after a round on two sides."""
+"""Finds the clients whose bits differ between two sides after a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .state_differences import TensorDifference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFacts:
-    """What is known of a client after a round."""
+    """A client's record after a round."""
 
     samples: int | None
     fingerprints: Mapping[str, str]
@@ -19,7 +19,7 @@ class ClientFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDifference:
-    """A client that is not the same on both sides."""
+    """A client that differs between the sides."""
 
     client: str
     samples: tuple[int | None, int | None]
@@ -31,7 +31,6 @@ class ClientComparison:
     """All clients of a round, on both sides."""
 
     compared: int
-    """Clients that trained on both sides."""
     differing: tuple[ClientDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
@@ -58,7 +57,7 @@ def compare_clients(
 
 
 def _natural(client: str) -> list[tuple[int, str]]:
-    """Orders ids by the numbers in them."""
+    """Sort key that orders ids by the numbers in them."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", client)
     ]

@@ -1,8 +1,8 @@
-"""Finds differences between a run's workers that can change bits, by what workers report.
+"""Finds differences between a run's workers that can change bits, in what the workers report.
 
 Neither the number nor the place of workers changes a result, since sums are exact and cohorts are
-drawn. But the last bits of a client's training depend on the build of PyTorch, the type of
-processor and the number of threads. A fact that a worker does not report counts as different.
+drawn. But the last bits of a client's training depend on the build of PyTorch, the CPU type and the
+number of threads. A fact that a worker does not report counts as different.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ DECIDES_BITS = (
 )
 """Facts on which a worker's arithmetic depends."""
 ALL = "all"
-"""`instructions` where no instruction set is disabled, and of workers that do not report it."""
+"""`instructions` of a worker that disables no instruction set or does not report it."""
 SHOWN = 3
 """Workers named per value, and values named per fact."""
 
 Facts = Mapping[str, Any]
-"""What a worker reports, such as `{"torch": "2.7.1", "threads": 1}`."""
+"""Facts that a worker reports, such as `{"torch": "2.7.1", "threads": 1}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something about a worker that none before it had."""
+    """A fact of a worker that no earlier worker shares."""
 
     worker: str
     what: str
     """One of `DECIDES_BITS`."""
     found: str
     others: tuple[str, ...]
-    """What the workers before it have, sorted."""
+    """The values of earlier workers, sorted."""
 
 
 class Likeness:
-    """The workers of a run so far; says each difference once."""
+    """The workers of a run so far; reports each difference once."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {what: set() for what in DECIDES_BITS}
 
     def joined(self, worker: str, facts: Facts) -> tuple[Difference, ...]:
-        """Add a worker; give what differs from the workers before it."""
+        """Add a worker; return its differences from earlier workers."""
         new = []
         for what, value in _deciding(facts).items():
             known = self._found[what]
@@ -58,7 +58,7 @@ class Likeness:
 
 
 def unlike(reference: Facts, facts: Facts) -> str:
-    """How a worker differs from another, in words; empty if it does not."""
+    """How a worker differs from the reference, in words; empty if it does not."""
     wanted = _deciding(reference)
     return ", ".join(
         f"{what} is {value}, not {wanted[what]}"

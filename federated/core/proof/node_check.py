@@ -21,10 +21,10 @@ LONGEST_TRAIL = 1_000
 def check_node(
     kind: str, header: Mapping[str, Any], tensors: Mapping[str, Array], model: State
 ) -> None:
-    """Raise AnswerRefused for what cannot be the answer to an order of this kind.
+    """Raise AnswerRefused for an impossible answer to an order of this kind.
 
-    `model` is one of the federation: what a client became is shaped like it. What an aggregation
-    gives depends on what the user sent along.
+    `model` is one of the federation, whose shapes a trained client's model must have. The result of
+    an aggregation depends on what the user sent.
     """
     match kind:
         case "node.show":

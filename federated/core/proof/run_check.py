@@ -1,8 +1,7 @@
 """Checks a run folder without training: whether its rows, files and manifest agree.
 
 Several witnesses state the model of a round: its row, the table, the manifest, and each file that
-holds it. The row is right unless no other witness supports it and at least two others agree on
-another model.
+holds it. The row is right unless it has no support and at least two others agree on another model.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from .state_differences import TensorDifference
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
 LAST, BEST = "model.safetensors", "best.safetensors"
 EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
-"""Fields of a row that have the same bits on every machine and at any time."""
+"""Row fields with the same bits on every machine and at any time."""
 ENDED = ("finished", "interrupted", "failed")
-"""States in a manifest of runs that wrote their files; a killed run stays `running`."""
+"""Manifest states of runs that wrote their last files; a killed run stays `running`."""
 
 WHOLE = ("finished", "interrupted")
-"""States in which all files must exist; a run may have failed because of its disk."""
+"""States in which all files must exist; a failed run may lack some, as when its disk was full."""
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
+    """Kinds of faults."""
 
     UNREADABLE = "unreadable"
     """A file or a line that cannot be parsed."""
     MISSING = "missing"
     """A file, a row or a digest that should be there."""
     DIFFERENT = "different"
-    """A statement that disagrees with others."""
+    """A statement that contradicts others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +53,29 @@ class Finding:
     round_number: int | None
     text: str
     twin: str = ""
-    """A file with the state that this one should hold."""
+    """A file that holds the state which this one should hold."""
     tensors: tuple[TensorDifference, ...] = ()
     """Where it differs from that state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A file with a model, and what was found in it."""
+    """A file with a model, as found."""
 
     name: str
     round_number: int | None
-    """As the file says."""
+    """As in the file."""
     digest: str
-    """Of its tensors; empty if it cannot be read."""
+    """SHA-256 of its tensors; empty if it cannot be read."""
     identity: str | None = None
-    """As the file says, if it is a checkpoint."""
+    """As in the file, if it is a checkpoint."""
     memory: bool = False
-    """Whether the server remembers more than the model."""
+    """Whether the server keeps more than the model."""
     problem: str = ""
-    """Why it cannot be read."""
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether a run can go on from here."""
+        """Whether a run can continue from this file."""
         return self.identity is not None
 
 
@@ -89,11 +87,11 @@ class Record:
     manifest: Mapping[str, Any]
     files: tuple[StateFile, ...]
     table: tuple[Mapping[str, str], ...] | None = None
-    """The rows of metrics.csv, if there is one."""
+    """The rows of metrics.csv, if the file exists."""
     unreadable: tuple[tuple[str, str], ...] = ()
-    """(file, what is wrong) of what could not be read."""
+    """(file, problem) of each unreadable file."""
     progress: Progress | None = None
-    """What judges the rounds, before the first; None if the config cannot be read."""
+    """The stopping state before the first round; None if the config cannot be read."""
 
     @property
     def rounds(self) -> int:
@@ -101,22 +99,22 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds were run; if not, the last one may be recorded in part."""
+        """Whether all rounds ran; if not, the last one may be recorded in part."""
         return self.manifest.get("status") == "finished"
 
     @property
     def ended(self) -> bool:
-        """Whether the run came to write how it ended."""
+        """Whether the run recorded its own end."""
         return self.manifest.get("status") in ENDED
 
     @property
     def closing_round(self) -> int:
-        """The round whose model the run ended with."""
+        """The round of the run's last model."""
         said = self.manifest.get("rounds")
         return said if self.ended and isinstance(said, int) else self.rounds
 
     def digests(self) -> dict[int, str]:
-        """The model of each round, as its row says; round 0 as the manifest says."""
+        """Digest of each round's model from its row; round 0 from the manifest."""
         found = {
             row["round"]: row["model"]
             for row in self.rows
@@ -126,11 +124,11 @@ class Record:
         return ({0: initial} if is_digest(initial) else {}) | found
 
     def row(self, round_number: int) -> Mapping[str, Any]:
-        """What a round's row says; nothing if there is none."""
+        """A round's row; empty if there is none."""
         return next((row for row in self.rows if row.get("round") == round_number), {})
 
     def sound_files(self) -> list[StateFile]:
-        """The files that hold the model that the row of their round says."""
+        """Files that hold the model that their round's row states."""
         digests = self.digests()
         return [
             file
@@ -142,7 +140,7 @@ class Record:
 
 
 def check(record: Record) -> tuple[Finding, ...]:
-    """Everything that is wrong with a run folder; empty if all of it agrees."""
+    """All faults of a run folder; empty if everything agrees."""
     return (
         *(_unreadable(file, None, f"cannot be read: {why}") for file, why in record.unreadable),
         *(
@@ -164,7 +162,7 @@ _missing = partial(Finding, FindingKind.MISSING)
 
 
 def _rows_in_order(record: Record) -> Iterator[Finding]:
-    """Rounds count from 1 without a gap, and each has a digest."""
+    """Check that rounds count from 1 without a gap, each with a digest."""
     expected = 1
     for row in record.rows:
         number = row.get("round")
@@ -182,7 +180,7 @@ def _rows_in_order(record: Record) -> Iterator[Finding]:
 
 
 def _witnesses(record: Record) -> Iterator[Finding]:
-    """Rounds whose witnesses do not all state the same model."""
+    """Find rounds whose witnesses do not all state the same model."""
     digests = record.digests()
     spoken: dict[int, dict[str, str]] = {}
     for file in record.files:
@@ -209,7 +207,7 @@ def _witnesses(record: Record) -> Iterator[Finding]:
 
 
 def _other_than(row: str, said_by: Mapping[str, str]) -> str | None:
-    """What at least two witnesses agree on when none of them supports the row."""
+    """The model on which at least two witnesses agree when none supports the row."""
     if row in said_by.values() or not said_by:
         return None
     ((said, times),) = Counter(said_by.values()).most_common(1)
@@ -223,7 +221,7 @@ def _against(
     digests: Mapping[int, str],
     record: Record,
 ) -> Iterator[Finding]:
-    """The witnesses that state another model than the row."""
+    """Find witnesses that state another model than the row."""
     twin = next((f.name for f in record.sound_files() if f.round_number == number), "")
     for name, said in said_by.items():
         if said == row:
@@ -243,7 +241,7 @@ def _against(
 
 
 def _kept_files(record: Record) -> Iterator[Finding]:
-    """What a run that ended must have left, from which rounds, under which identity."""
+    """Check which files an ended run left, their rounds and their identity."""
     files = {file.name: file for file in record.files}
     identity = record.manifest.get("identity")
     for file in record.files:
@@ -260,7 +258,7 @@ def _kept_files(record: Record) -> Iterator[Finding]:
         return
     end = record.closing_round
     best_round = record.rows[-1].get("best_round", 0) if record.rows else 0
-    # A round may have been trained that had no row yet when the run was interrupted.
+    # An interrupted run may have trained a round that has no row yet.
     unrecorded = None if record.finished else record.rounds + 1
     for name, number in ((LAST, end), (BEST, best_round)):
         kept = files.get(name)
@@ -276,7 +274,7 @@ def _kept_files(record: Record) -> Iterator[Finding]:
 
 
 def _best_rounds(record: Record) -> Iterator[Finding]:
-    """`best` and `best_round` follow from what the rounds were judged to be."""
+    """Check that `best` and `best_round` follow from the rounds' evaluations."""
     progress = record.progress
     numbers = [row.get("round") for row in record.rows]
     if progress is None or numbers != list(range(1, len(numbers) + 1)):
@@ -297,7 +295,7 @@ def _best_rounds(record: Record) -> Iterator[Finding]:
 
 
 def _table(record: Record) -> Iterator[Finding]:
-    """metrics.csv says what the rows say, as far as it is not about time."""
+    """Check metrics.csv against the rows, except for times."""
     if record.table is None or not record.ended:
         return
     if len(record.table) != len(record.rows):
@@ -314,23 +312,20 @@ def _table(record: Record) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproducibility:
-    """Whether a run could be trained again here, and if not, what is in the way."""
+    """Whether a run can be trained again here, and what prevents it."""
 
     reasons: tuple[str, ...] = ()
 
     @property
     def reproducible(self) -> bool:
-        """Whether nothing is in the way."""
+        """Whether nothing prevents it."""
         return not self.reasons
 
 
 def standing(
     recorded: Mapping[str, Any], *, identity: str, code: str, data: str, initial: str
 ) -> Reproducibility:
-    """Compare a manifest with what config, code and data come to now.
-
-    `identity` is that of config.yaml with the code and data that were recorded.
-    """
+    """Compare a manifest with now; `identity` is of config.yaml with the recorded code and data."""
     reasons = []
     if "identity" not in recorded:
         reasons.append(f"{MANIFEST} records no identity")
@@ -353,7 +348,7 @@ def standing(
 def exact_differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """The exact fields of two rows of one round that differ."""
+    """The exact fields that differ between two rows of one round."""
     both = [name for name in EXACT if name in first and name in second]
     return {n: (first[n], second[n]) for n in both if first[n] != second[n]}
 
@@ -361,7 +356,7 @@ def exact_differences(
 def environment_differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
-    """The facts that decide bits and that differ between the workers of two runs."""
+    """The facts that decide bits and differ between the workers of two runs."""
     said = {n: (_said(n, first), _said(n, second)) for n in (*DECIDES_BITS, "ray")}
     return {name: (a, b) for name, (a, b) in said.items() if a != b and a and b}
 

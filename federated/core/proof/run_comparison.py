@@ -1,4 +1,4 @@
-"""Where two runs diverge: what differed before they began, and the first round that differs."""
+"""Finds where two runs diverge: differences before they began, and the first round that differs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from .run_check import Record, environment_differences, exact_differences
 
 
 class Verdict(StrEnum):
-    """How two runs compare."""
+    """Results of comparing two runs."""
 
     SAME = "same"
     """Both have the same rounds, with the same models and metrics."""
     SAME_SO_FAR = "same_so_far"
     """One has more rounds; those that both have are the same."""
     OTHER_METRICS = "other_metrics"
-    """The models are the same, and were judged differently."""
+    """The models are the same, their evaluations differ."""
     PARTED = "parted"
-    """From some round on the models differ."""
+    """The models differ from some round on."""
     UNKNOWN = "unknown"
-    """A digest is missing where it would be needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,34 +30,32 @@ class Comparison:
 
     verdict: Verdict
     rounds: tuple[int, int]
-    """Rounds that each has."""
     same_until: int
-    """The last round up to which all models are the same; -1 if not even the initial ones are."""
+    """The last round up to which all models are the same; -1 if the initial models differ."""
     round_number: int | None = None
-    """Where they part, are judged differently, or a digest is missing; 0 is the initial model."""
+    """The first round whose model, evaluation or missing digest decides; 0 is the initial model."""
     metrics: Mapping[str, tuple[Any, Any]]
-    """The fields that differ in that round, or in the first round with such a difference."""
+    """Fields that differ in that round, or in the first round with such a difference."""
     keys: tuple[str, ...]
-    """The deciding keys of their configs that differ, as `key: one -> other`."""
+    """Deciding config keys that differ, as `key: one -> other`."""
     code_differs: bool
     data_differs: bool
     same_identity: bool
     environment: Mapping[str, tuple[str, str]]
-    """The facts of their workers that differ."""
 
     @property
     def agree(self) -> bool:
-        """Whether nothing that both have differs."""
+        """Whether everything that both runs have is the same."""
         return self.verdict in (Verdict.SAME, Verdict.SAME_SO_FAR)
 
     @property
     def parted(self) -> bool:
-        """Whether there is a round before which the models are the same and after which not."""
+        """Whether the models differ from some round on."""
         return self.verdict is Verdict.PARTED
 
 
 def compare(first: Record, second: Record, keys: tuple[str, ...]) -> Comparison:
-    """Compare round by round; `keys` are the deciding keys of the configs that differ."""
+    """Compare round by round; `keys` are the deciding config keys that differ."""
     ours, theirs = first.digests(), second.digests()
     rounds = (first.rounds, second.rounds)
     verdict = Verdict.SAME if rounds[0] == rounds[1] else Verdict.SAME_SO_FAR
@@ -67,7 +64,7 @@ def compare(first: Record, second: Record, keys: tuple[str, ...]) -> Comparison:
     for number in range(min(rounds) + 1):
         if number not in ours or number not in theirs:
             if number == 0:
-                continue  # the rounds after it tell
+                continue  # a later round decides
             verdict, where = Verdict.UNKNOWN, number
             break
         found = exact_differences(first.row(number), second.row(number))

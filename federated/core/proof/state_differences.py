@@ -1,4 +1,4 @@
-"""How two states differ: in which tensors, in how many elements, and by how much. Bits decide."""
+"""Finds how two states differ: in which tensors, in how many elements, by how much. Bits decide."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from ..state import Array, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDifference:
-    """A tensor that is not the same in two states."""
+    """A tensor that differs between two states."""
 
     name: str
     elements: int | None = None
-    """Elements of the tensor; None where only its fingerprints are known, or its shape differs."""
+    """Elements of the tensor; None where only fingerprints are known or the shapes differ."""
     differing: int | None = None
-    """Elements whose bits differ."""
     largest: float | None = None
-    """Largest absolute difference of two finite elements; None where there are no such."""
+    """Largest absolute difference of two finite elements; None without such a pair."""
     remark: str = ""
-    """What the numbers do not say."""
+    """A difference that the numbers do not show."""
 
 
 def state_differences(first: State, second: State) -> tuple[TensorDifference, ...]:
-    """The tensors that differ, in the order of their names; empty for the same bits."""
+    """Tensors that differ, in the order of their names; empty for the same bits."""
     names = sorted(first.keys() | second.keys())
     found = (_difference(name, first.get(name), second.get(name)) for name in names)
     return tuple(difference for difference in found if difference is not None)
@@ -66,7 +65,7 @@ def _kind(array: Array) -> str:
 
 
 def fingerprints(state: State) -> dict[str, str]:
-    """16 hex digits over the bytes of every tensor, as `clients.jsonl` has them."""
+    """16 hex digits over the bytes of each tensor, as in `clients.jsonl`."""
     return {
         name: blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
         for name, array in state.items()

@@ -1,3 +1,1 @@
-"""Decide how a round goes: its pieces of work, whom it waits for, what it costs, and when to
-stop.
-"""
+"""Decide how a round goes: its pieces of work, the sites it waits for, its cost, when to stop."""

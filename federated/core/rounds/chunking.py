@@ -2,9 +2,9 @@
 
 The pieces decide speed only: each client trains as if alone and sums are exact, so no result
 depends on which clients share a piece or a chunk. A short round gets one piece per worker, since a
-further call costs more than it balances. A very short round uses only as many workers as are worth
-a call. A long round is cut by guided self-scheduling (Polychronopoulos and Kuck 1987): each piece
-is a share of what is left, so the pieces shrink towards the end.
+further call costs more than it balances. A very short round calls only as many workers as pay for
+the call. A long round is cut by guided self-scheduling (Polychronopoulos and Kuck 1987): each piece
+is a share of the rest, so the pieces shrink towards the end.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 CALL_S = 0.0015
-"""About what a call costs: no worker is called for less."""
+"""About the seconds of a call: a worker with less work is not called."""
 SHORT_S = 0.06
-"""A round that takes every worker no longer is dealt out in one piece each."""
+"""A round that takes all workers at most this long has one piece per worker."""
 LEAST_S = 0.02
-"""A piece is not made shorter."""
 LONGEST_S = 5.0
-"""Nor longer, since a lost worker loses it."""
+"""The longest piece, since a lost worker loses it."""
 SHARE = 2
-"""A piece is one in `SHARE * workers` of what is left."""
+"""A piece is one in `SHARE * workers` of the rest."""
 UNKNOWN_PIECES = 4
-"""Pieces per worker while the cost of a sample has not been measured."""
+"""Pieces per worker until the cost of a sample has been measured."""
 
 
 def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> list[Int64s]:
     """Positions of the clients in each piece, in the order in which workers pull them.
 
-    `costs` are the clients' samples, (k,). Clients of a piece are similar in size, the largest come
-    first.
+    `costs` are the clients' samples, (k,). Each piece begins with its largest client.
     """
     if not len(costs):
         return []

@@ -1,9 +1,9 @@
 """Decides which worker does which piece of work next, and what a worker's death means: no I/O.
 
-The caller reports what happened (`submit`, `ready`, `done`, `lost`), and the dispatcher answers
-with what to do (`Send`, `StartWorker`, `AbandonWork`). Rules:
+The caller reports events (`submit`, `ready`, `done`, `lost`), and the dispatcher returns actions
+(`Send`, `StartWorker`, `AbandonWork`). Rules:
 
-* Work goes out in the order in which it came. A worker gets a second piece only while enough pieces
+* Work goes out in the order of submission. A worker gets a second piece only while enough pieces
   wait for all workers, so that no worker is idle at the end of a round while another holds two.
 * A lost worker's pieces go back to the head of the queue. The loss counts for the piece that the
   worker was on. A piece that lost more than `limit` workers is abandoned, since it probably kills
@@ -31,14 +31,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start this worker (again)."""
+    """Start or restart this worker."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonWork:
-    """This piece of work will not be tried again."""
+    """Never try this piece of work again."""
 
     work: WorkId
     losses: int
@@ -54,15 +54,14 @@ class _Slot:
     losses: int = 0
     """Deaths since it last finished something."""
     gone: str | None = None
-    """Why it is not started any more."""
     doing: deque[WorkId] = field(default_factory=deque)
 
 
 class Dispatcher:
-    """The state of a pool of workers, by their numbers 0..n-1."""
+    """The state of a pool of workers, numbered 0..n-1."""
 
     DEPTH = 2
-    """Pieces a worker may hold: the one it is on, and the next."""
+    """Pieces that a worker may hold: the current one and the next."""
 
     def __init__(self, workers: int, limit: int) -> None:
         self._slots = [_Slot() for _ in range(workers)]
@@ -77,20 +76,17 @@ class Dispatcher:
         return not self._waiting and not any(slot.doing for slot in self._slots)
 
     def doing(self, worker: int) -> tuple[WorkId, ...]:
-        """What a worker holds, the one it is on first."""
+        """A worker's pieces, the current one first."""
         return tuple(self._slots[worker].doing)
 
     def start(self) -> list[Action]:
-        """Begin: every worker is to be started."""
+        """Start every worker."""
         return [StartWorker(number) for number in range(len(self._slots))]
 
     def submit(
         self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
     ) -> list[Action]:
-        """Take on work, in this order; `worker` binds it to one worker (for hosted nodes).
-
-        `first` puts it before all that waits.
-        """
+        """Queue work in order; `worker` binds it to one (hosted nodes), `first` goes in front."""
         taken = list(works)
         if first:
             self._waiting.extendleft(reversed(taken))
@@ -101,7 +97,7 @@ class Dispatcher:
         return [*self._give_up_hopeless(), *self._hand_out()]
 
     def withdraw(self, works: Iterable[WorkId]) -> list[WorkId]:
-        """Forget those of the pieces that still wait, and return them."""
+        """Drop those of the pieces that still wait, and return them."""
         unwanted = set(works)
         withdrawn = [work for work in self._waiting if work in unwanted]
         for work in withdrawn:
@@ -110,7 +106,7 @@ class Dispatcher:
         return withdrawn
 
     def usable(self) -> tuple[int, ...]:
-        """The workers that are there, or will be again."""
+        """Workers that are up or will be started again."""
         return tuple(n for n, slot in enumerate(self._slots) if slot.gone is None)
 
     def ready(self, worker: int) -> list[Action]:
@@ -118,7 +114,7 @@ class Dispatcher:
         return list(self._hand_out())
 
     def done(self, worker: int, work: WorkId) -> list[Action]:
-        """A worker finished a piece, whether it succeeded or raised."""
+        """Record that a worker finished a piece, with success or an error."""
         slot = self._slots[worker]
         slot.doing.remove(work)
         slot.losses = 0
@@ -126,7 +122,7 @@ class Dispatcher:
         return list(self._hand_out())
 
     def lost(self, worker: int, reason: str) -> list[Action]:
-        """A worker died, or did not come up."""
+        """Record that a worker died or did not start."""
         slot = self._slots[worker]
         slot.ready = False
         slot.losses += 1

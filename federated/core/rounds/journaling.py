@@ -1,12 +1,12 @@
-"""When unsaved work is worth a write: pure, so that the cost of safety has a known ceiling."""
+"""Decides when unsaved work is worth a write, so that the cost of safety has a known ceiling."""
 
 from __future__ import annotations
 
 SHARE = 0.02
-"""Part of the training time that saving may take at most."""
+"""Largest share of the training time that saving may take."""
 
 LEAST_S = 0.25
-"""Less work than this is not worth saving, however cheap the write."""
+"""Seconds of work below which a write is never worth it."""
 
 
 def worth_saving(unsaved_s: float, write_s: float) -> bool:

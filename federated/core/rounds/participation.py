@@ -1,7 +1,7 @@
-"""Decides whom a round waits for, when it is closed, and whether enough clients trained.
+"""Decides which clients a round waits for, when it closes, and whether enough clients trained.
 
 By default every client of the cohort counts, so no clock decides anything. With a deadline, a
-quorum or over-sampling a clock decides who counts. The coordinator then records these clients
+quorum or over-sampling a clock decides which clients count. The coordinator then records them
 (`Counted`) before it uses their sum, and a repeated round counts the recorded ones.
 """
 
@@ -17,13 +17,13 @@ from typing import Any, Self
 from ...errors import FederatedError, RunRefused
 
 FORMAT = 2
-"""1 knew no late updates; it is read too."""
+"""Format 1 had no late updates; it can still be read."""
 _ROUNDING = 1e-9
 """1.1 x 10 clients are 11 despite floating point."""
 
 
 class TooFewSites(FederatedError):
-    """The sites that a round needs were not there in time; the run can be resumed."""
+    """The sites that a round needs did not return in time; the run can be resumed."""
 
     def __init__(self, what: str, lacking: str, waited_s: float | None) -> None:
         """`waited_s` is None where no site was left to wait for."""
@@ -43,7 +43,7 @@ class TooFewSites(FederatedError):
 
 
 class SiteRefused(FederatedError):
-    """Clients that a round needs are at a site whose answer does not count."""
+    """A round needs clients of a site whose answer does not count."""
 
     def __init__(self, what: str, lacking: str) -> None:
         super().__init__(what, lacking)
@@ -57,7 +57,7 @@ class SiteRefused(FederatedError):
 
 
 class BelowQuorum(FederatedError):
-    """A round was closed with fewer clients than it needs; the run can be resumed."""
+    """A round closed with fewer clients than it needs; the run can be resumed."""
 
     def __init__(self, what: str, clients: int, least: int, reason: str) -> None:
         super().__init__(what, clients, least, reason)
@@ -71,31 +71,30 @@ class BelowQuorum(FederatedError):
 
 
 def asked(cohort: int, over_sampling: float, population: int) -> int:
-    """How many clients are asked so that `cohort` of them are done soon."""
+    """How many clients to ask so that `cohort` of them finish soon."""
     return min(population, cohort + math.ceil(cohort * over_sampling - _ROUNDING))
 
 
 def least(cohort: int, quorum: float) -> int:
-    """How many clients of a cohort have to count."""
+    """How many clients of a cohort must count."""
     return max(1, math.ceil(cohort * quorum - _ROUNDING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What one question about clients may do without."""
+    """Which clients a query may do without, and how long it waits."""
 
     whole: int
-    """Clients that are asked."""
     enough: int
-    """As soon as so many are done, the round is closed."""
+    """The round closes once this many clients are done."""
     least: int
-    """Fewer do not count."""
+    """A round with fewer clients fails."""
     deadline_s: float | None = None
-    """From the start; None waits for all."""
+    """Seconds from the start; None waits for all."""
     wait_s: float = 60.0
-    """How long clients wait for a site that has to return."""
+    """Seconds that clients wait for a lost site to return."""
     closing_s: float = 30.0
-    """How long sites have to hand up what is done."""
+    """Seconds in which sites must hand up finished work."""
 
     @property
     def by_clock(self) -> bool:
@@ -105,65 +104,63 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherStatus:
-    """Where a question stands. Times are seconds of one clock, which `now` is of too."""
+    """The state of a query. All times, `now` too, are seconds of one clock."""
 
     started: float
     open: int
-    """Orders that sites are at work on."""
     covered: int
-    """Clients in the answers that are there."""
+    """Clients in the answers received."""
     reported: int
-    """Clients that open orders are said to have done."""
+    """Clients that sites report as done in open orders."""
     lacking: str | None = None
-    """Why some clients can be asked nowhere at the moment."""
+    """Why no site can be asked about some clients at the moment."""
     vital: bool = False
-    """Whether no round may do without what is lacking."""
+    """Whether every round needs these clients."""
     hopeless: bool = False
-    """Whether no site that may return could make up for it."""
+    """Whether no returning site could make up for them."""
     lacking_since: float = 0.0
     some_never: bool = False
-    """Whether some of it are clients of sites whose answers do not count: they never come."""
+    """Whether some of them are at sites whose answers do not count, so they never come."""
     all_never: bool = False
-    """Whether all of it are."""
+    """Whether all of them are."""
     closed: float | None = None
-    """When the open orders were asked for what they have."""
+    """When the open orders were closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until something happens, or so many seconds have passed."""
+    """Wait for an event, or for so many seconds."""
 
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Ask for what is done; no further client is trained."""
+    """Ask for finished work; no further client is trained."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forgo:
-    """Do without the clients that can be asked nowhere."""
+    """Do without the clients that no site can be asked about."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What is there is what there will be."""
+    """Nothing more will arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The sites that it needs have not come back in time, or do not count."""
+    """Needed sites did not return in time, or their answers do not count."""
 
     lacking: str
     never: bool = False
-    """Whether these are clients of a site that is asked nothing more."""
+    """Whether they are clients of a site that gets no further orders."""
     waited_s: float | None = None
-    """None where no site was left to wait for."""
 
 
 Step = Wait | Close | Forgo | Done | Fail
@@ -200,33 +197,32 @@ def step(standing: GatherStatus, now: float, rules: Rules) -> Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Who counted in a round."""
+    """The clients that counted in a round."""
 
     round_number: int
     model: str
     """Digest of the model that the round started from."""
     whole: int
-    """Clients that were asked."""
     clients: int
-    """Clients that counted; those refused for not being finite are among them."""
+    """Clients that counted, including those refused for not being finite."""
     counted: Any
-    """As an order names them: a bitmap of the cohort, or a share of the population."""
+    """As in an order: a bitmap of the cohort, or a share of the population."""
     sites: Mapping[str, int]
-    """How many of them answered from where."""
+    """How many of them answered from each site."""
     reason: str
-    """Why the others did not."""
+    """Why the others did not count."""
     late: Sequence[Mapping[str, Any]] = ()
-    """What came of earlier rounds and counted in this one, as `Late.to_json` says it."""
+    """Updates of earlier rounds that counted in this one, as from `Late.to_json`."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, with a digest of them all."""
+        """JSON values, with a digest over all of them."""
         values = {"format": FORMAT, **asdict(self), "sites": dict(self.sites)}
         values["late"] = [dict(each) for each in self.late]
         return {**values, "digest": _digest(values)}
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> Self:
-        """The inverse of `to_json`; RunRefused if it is spoilt or of another format."""
+        """The inverse of `to_json`; RunRefused for a corrupt record or another format."""
         values = dict(values) if isinstance(values, dict) else {}
         known = values.get("format") in (1, FORMAT)
         if not known or values.pop("digest", None) != _digest(values):

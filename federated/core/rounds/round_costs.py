@@ -1,8 +1,8 @@
 """The bytes that a round moves between coordinator and sites: models out, sums back.
 
 A model goes to a site once, for the evaluation of a round or for the training of the next. Answers
-count with their largest size. What cannot be known before is left out: a round that is repeated on
-a coarser grid, clients of a lost site that train elsewhere, and what a broken link sends twice.
+count at their largest size. Unforeseeable bytes are left out: rounds repeated on a coarser grid,
+clients of a lost site that train elsewhere, and repeats over a broken link.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..state import Roles, State, averaged, counters, nbytes
 from ..sums.updates import bytes_of_one
 
 HEADERS = 16 << 10
-"""Bytes of an order and its answer beside the tensors, where they are counted on the wire."""
+"""Bytes of an order and its answer beside the tensors, when counted on the wire."""
 HEADERS_OF_A_TENSOR = 512
-"""More of them for each tensor: names, shapes, exponents and bounds."""
+"""More of them per tensor: names, shapes, exponents and bounds."""
 
 
 class Judges(StrEnum):
-    """The sites that judge the model of a round."""
+    """The sites that evaluate a round's model."""
 
     NOBODY = "nobody"
     ONE = "one"
@@ -38,17 +38,16 @@ class Costs:
     """Bytes of models and answers."""
 
     model: int
-    """The global model."""
     answer: int
-    """The most that a site's answer to a round has, for any number of clients."""
+    """The most in a site's answer to a round, for any number of clients."""
     update: int = 0
-    """More of it for every client, where an algorithm needs every update."""
+    """Added to an answer per client, where an algorithm needs every update."""
     headers: int = 0
-    """Of each order and its answer; nothing where only tensors are counted."""
+    """Of each order and its answer; 0 where only tensors are counted."""
 
     @classmethod
     def of(cls, model: State, roles: Roles, needs: Needs, *, on_the_wire: bool = False) -> Costs:
-        """The costs of a model, counted by its tensors or `on_the_wire`, headers and all."""
+        """The costs of a model: its tensors alone, or with headers `on_the_wire`."""
         counted = nbytes(model[name] for name in counters(roles))
         sums = 8 * sum(model[name].size for name in averaged(roles))
         kept = needs is Needs.EVERY_UPDATE
@@ -60,7 +59,7 @@ class Costs:
         )
 
     def of_order(self, *, with_model: bool, clients: int | None) -> Volume:
-        """An order and its answer: about training so many clients, or (None) about judging."""
+        """An order and its answer: to train so many clients, or (None) to evaluate."""
         back = 0 if clients is None else self.answer + clients * self.update
         out = self.model if with_model else 0
         return Volume(to_site=out + self.headers, from_site=back + self.headers)
@@ -68,9 +67,9 @@ class Costs:
     def of_round(
         self, clients: Mapping[str, int], *, having: Collection[str], judges: Judges
     ) -> dict[str, Volume]:
-        """What a round costs each site, by how many clients it trains at most.
+        """What a round costs each site, given the most clients that it trains.
 
-        `having` are the sites that have the round's model already.
+        `having` are the sites that already have the round's model.
         """
         costs = {
             site: self.of_order(with_model=site not in having, clients=count) if count else Volume()
@@ -83,7 +82,7 @@ class Costs:
 
     @property
     def at_least(self) -> int:
-        """What no round can do without: a model for one site, and what one client made of it."""
+        """The least cost of any round: a model for one site, and the update of one client."""
         return self.of_order(with_model=True, clients=1).total
 
     @property
@@ -93,12 +92,12 @@ class Costs:
 
     @property
     def late(self) -> Volume:
-        """What an order of an earlier round still has to bring, at most."""
+        """The most that an order of an earlier round can still bring."""
         return Volume(from_site=self.answer + self.headers)
 
 
 def judges_among(sites: list[str], judges: Judges) -> list[str]:
-    """The sites that judge a round's model, and have it then."""
+    """The sites that evaluate a round's model and therefore hold it."""
     match judges:
         case Judges.NOBODY:
             return []
@@ -115,7 +114,7 @@ def fitting(
     rounds: int,
     judges: Callable[[int], Judges],
 ) -> int:
-    """How many of so many rounds a budget is enough for, if nothing has to be sent again."""
+    """How many of so many rounds the budget covers, if nothing is sent twice."""
     use = BudgetUse(budget)
     having: Collection[str] = ()
     for number in range(1, rounds + 1):

@@ -9,14 +9,14 @@ from fedpilot.mediator.core.health import SiteState, takes_new_work, works
 
 
 class SiteChange(StrEnum):
-    """What to do about one site."""
+    """Changes to a federation's site."""
 
     BRING_IN = "bring_in"
-    """It is reserved, checked and started, and given clients."""
+    """Reserve, check and start it, and give it clients."""
     DRAIN = "drain"
-    """It finishes what it is at work on; its clients go elsewhere."""
+    """Let it finish its work and move its clients elsewhere."""
     GIVE_UP = "give_up"
-    """Its clients go elsewhere at once."""
+    """Move its clients elsewhere at once."""
 
 
 def moves(
@@ -28,11 +28,10 @@ def moves(
     first: Collection[str] = (),
     room: int | None = None,
 ) -> dict[str, SiteChange]:
-    """What to do, by site, for those that are not as they should be.
+    """The changes due, by site.
 
-    `there` are the sites that hold a part of the gang, `among` those that may (empty: all), `busy`
-    those that something is being done about. No more than `room` are brought in, `first` those
-    that had a part before.
+    `there` are sites that hold a part of the gang, `among` those that may (empty: all), `busy`
+    those with a change under way. At most `room` sites come in, `first` those that had a part.
     """
     found, ready = {}, []
     for site in sorted(states):
@@ -55,7 +54,7 @@ def moves(
 def passed_over(
     states: Mapping[str, SiteState], there: Collection[str], among: Collection[str]
 ) -> list[str]:
-    """The sites that would take new work for a run that lacks some, and are none of its own."""
+    """Sites that would take new work, in a run that lacks a site and may not use them."""
     if not among or set(among) <= set(there):
         return []
     return sorted(s for s, state in states.items() if takes_new_work(state) and s not in among)
@@ -67,8 +66,8 @@ def chosen(
     required: Collection[str],
     before: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """The sites that a run begins with, up to a count: the required ones, those that it had before
-    it was interrupted, and others by name.
+    """The sites that a run begins with, up to `count`: required ones, then those that it had before
+    an interruption, then others by name.
     """
     wanted = set(required)
     ordered = sorted(ready, key=lambda site: (site not in wanted, site not in before, site))

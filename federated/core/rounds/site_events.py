@@ -1,8 +1,8 @@
 """The events that sites may report: their kinds, and the fields of each.
 
-A site reports only what it alone can know: about its own workers, and its progress. All other
-events of a run come from the coordinator. Unknown fields are dropped, since a newer site may send
-them; a field that is missing or has another type makes the whole event invalid.
+A site reports only what it alone can know: its own workers and its progress. All other events come
+from the coordinator. Unknown fields are dropped, since a newer site may send them; a field that is
+missing or has another type makes the whole event invalid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpilot.fabric.core.text.plain_text import plain_lines
 from ...errors import FederatedError
 
 MOST = 1 << 53
-"""No count is larger."""
+"""Upper limit of every count."""
 MOST_WORKERS = 10_000
 LONGEST_TEXT = 2_000
 """Characters of a text that are passed on."""
@@ -24,7 +24,7 @@ MOST_TEXTS = 100
 
 
 class NotBelieved(FederatedError):
-    """A site reported an event that it cannot report."""
+    """A site sent an event that it may not report."""
 
 
 def _count(value: Any) -> int | None:
@@ -56,7 +56,7 @@ def _texts(value: Any) -> list[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """By field, what gives its value as it is passed on; None for a value that is not believed."""
+    """By field: a check that returns the value to pass on, or None for an invalid one."""
 
     needed: Mapping[str, Callable[[Any], Any]]
     more: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -102,14 +102,14 @@ def believed(kind: str, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Allowance:
-    """How much may be said: so much at once, and so much per second after that."""
+    """Rate limit: a burst, then so many events per second."""
 
     def __init__(self, per_s: float, at_once: float, now: float) -> None:
         self._per_s, self._at_once = per_s, at_once
         self._left, self._at = at_once, now
 
     def takes(self, now: float) -> bool:
-        """Count one more; whether it is allowed."""
+        """Count one more event; return whether it is allowed."""
         self._left = min(self._at_once, self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

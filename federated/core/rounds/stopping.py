@@ -1,4 +1,4 @@
-"""Which round was the best, and whether the run should end early: pure, over the history."""
+"""Decides from past evaluations which round is the best, and whether the run ends early."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What evaluations have shown so far; `after` gives the next one."""
+    """The evaluations so far; `after` gives the next state."""
 
     metric: Literal["accuracy", "loss"]
     patience: int | None = None
@@ -17,14 +17,14 @@ class Progress:
     target: float | None = None
     best: float = math.nan
     best_round: int = 0
-    """0 until something was evaluated."""
+    """0 before any evaluation."""
     significant: float = math.nan
-    """The value that the next one must beat by `min_delta` to reset the patience."""
+    """The value that the next must beat by `min_delta` to reset the patience."""
     waited: int = 0
     """Evaluations since the last improvement of at least `min_delta`."""
 
     def after(self, round_number: int, value: float) -> Self:
-        """Take one more evaluation into account."""
+        """Add one evaluation."""
         best, best_round = self.best, self.best_round
         if self._beats(value, best, 0.0):
             best, best_round = value, round_number
@@ -40,7 +40,7 @@ class Progress:
         return value > other + by if self.metric == "accuracy" else value < other - by
 
     def stop_reason(self) -> str | None:
-        """Why the run should end now; None to go on."""
+        """Why the run should end now; None to continue."""
         if self.target is not None and self.best_round and self._reached(self.target):
             return f"{self.metric} reached the target of {self.target:g}"
         if self.patience is not None and self.waited >= self.patience:

@@ -1,1 +1,1 @@
-"""Decide how updates of clients become one: exact sums, and what of them is refused."""
+"""Combine clients' updates by exact sums, and decide which updates are refused."""

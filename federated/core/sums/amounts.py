@@ -2,12 +2,12 @@
 
 The rules:
 
-* a sum weighs what its tally counts, and what its clients are declared to hold where that is known;
-* clients whose training was not finite are refused one by one at their site, so a sum has none;
-* a sum's bound is what its clients could reach: no client moves further than its type can say, and
-  the bound of a single client is the largest number of its sum.
+* a sum's weight is the samples in its tally, and those that its clients declare, where known;
+* a site refuses clients one by one if their training was not finite, so no sum contains one;
+* a sum's bound is at most what its clients could reach: no client moves further than its type can
+  express, and the bound of a single client is the largest number of its sum.
 
-A weight decides how much a site owns of the next model; a bound decides the grid of all sites.
+A weight decides a site's part of the next model; a bound decides the grid of all sites.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .partial import RANGE_BITS, Partial, Tally
 
 
 class AnswerRefused(FederatedError):
-    """A site's answer cannot be what it was asked for."""
+    """A site sent an impossible answer."""
 
     def __init__(self, what: str, found: str, wanted: str) -> None:
         super().__init__(what, found, wanted)
@@ -41,11 +41,11 @@ def shown(value: object) -> str:
 def check_weight(
     weight: int, tally: Tally, *, each_once: bool, samples: Indices | None, unnamed: int = 0
 ) -> None:
-    """AnswerRefused for a sum with a weight that it cannot have.
+    """Raise AnswerRefused for a sum with an impossible weight.
 
-    `samples` are those of the clients that it covers, without those refused by name; -1 where one
-    does not say, None where nothing is known. `unnamed` of them were refused without a name.
-    `each_once`: every client of it trained once; in groups some train several times, or never.
+    `samples` are those of the clients in the answer, without those refused by name; -1 for an
+    unknown number, None if all are unknown. `unnamed` of these clients were refused without a name.
+    `each_once`: every client trained once; in groups some train several times, or never.
     """
     if tally.not_finite:
         found = f"with {tally.not_finite} samples whose loss is not finite"
@@ -63,9 +63,9 @@ def check_weight(
 
 
 def check_judged(tally: Tally, samples: Indices | None) -> None:
-    """AnswerRefused for a tally that cannot be over the samples of the clients that evaluate.
+    """Raise AnswerRefused for a tally that does not match the samples of the evaluating clients.
 
-    `samples` has -1 for a client whose number is not known; it is None where none is known.
+    `samples` has -1 for a client with an unknown number; it is None where none is known.
     """
     if tally.untold:
         raise AnswerRefused(
@@ -80,7 +80,7 @@ def check_judged(tally: Tally, samples: Indices | None) -> None:
 
 
 def check_bounds(partial: Partial, model: State) -> None:
-    """AnswerRefused for a sum with a bound that it cannot have; its tensors were checked before."""
+    """Raise AnswerRefused for an impossible bound; the sum's tensors must be checked before."""
     for name, bound in partial.bounds.items():
         most = _most(model[name], partial.exponents[name]) * partial.weight
         if bound > most:
@@ -94,7 +94,7 @@ def check_bounds(partial: Partial, model: State) -> None:
 
 
 def check_repeated(before: Partial, after: Partial) -> None:
-    """AnswerRefused for a sum on a coarser grid that is not of the same training as before.
+    """Raise AnswerRefused if a sum on a coarser grid is not of the same training as the first.
 
     Each client's largest move is rounded once on either grid, by half a unit at most.
     """
@@ -110,7 +110,7 @@ def check_repeated(before: Partial, after: Partial) -> None:
 
 
 def leaves_range(partials: Iterable[Partial]) -> bool:
-    """Whether the sum of these leaves its range."""
+    """Whether the sum of these may leave its range."""
     bounds: dict[str, int] = {}
     for partial in partials:
         for name, bound in partial.bounds.items():
@@ -124,14 +124,14 @@ def largest(total: Array) -> int:
 
 
 def total(samples: Indices) -> int:
-    """The sum of numbers that may be too large for one of int64."""
+    """Sum numbers whose sum may be too large for int64."""
     if not len(samples) or int(samples.max()) <= np.iinfo(np.int64).max // len(samples):
         return int(samples.sum())
     return sum(samples.tolist())
 
 
 def _most(tensor: Array, exponent: int) -> int:
-    """The most units that one client can move a tensor by: what its type can say."""
+    """The most units that one client can move a tensor by: the largest value of its type."""
     wide = np.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
     bits = int(np.finfo(wide).maxexp) + exponent
     return 1 << max(0, bits)

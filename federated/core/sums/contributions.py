@@ -1,12 +1,12 @@
 """Measures what each site adds to a round, and finds the sites that stand out or exceed a limit.
 
 A site's share is its part of the samples where updates are summed, and its part of the clients
-where an algorithm looks at each update. Its norm is the length of its mean update. Its cosine is
-that of the angle between its mean update and the mean of the others. All are measured once a round,
-on checked answers, and none of them changes the model.
+where an algorithm uses each update. Its norm is the length of its mean update. Its cosine is the
+cosine of the angle between its mean update and the mean of the others. The coordinator measures
+them once per round, on checked answers; they never change the model.
 
-Limits apply to the answers of all sites together. The limit on shares does not apply while so few
-sites are left that not all of them can keep it.
+Limits apply to the answers of all sites together. The limit on shares does not apply when so few
+sites are left that they cannot all keep it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from ..state import Array
 from .partial import Partial
 
 OUTLYING_NORM = 10.0
-"""Times the median of the others' norms above which a site stands out."""
+"""A site stands out above this multiple of the median of the others' norms."""
 LARGE_SHARE, LARGEST_SHARE = 3.0, 0.9
-"""Equal shares above which a site stands out, and the share above which it always does."""
+"""A site stands out above this multiple of an equal share, capped at the second share."""
 LEAST_LARGE = 0.5
 DIGITS = 4
-"""Significant digits of reported numbers."""
 _ROUNDING = 1e-9
-"""So that each of three equal sites has at most a third."""
+"""Allows each of three equal sites a third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +57,13 @@ class Contribution:
     site: str
     clients: int
     share: float
-    """From 0 to 1."""
     norm: float
-    """Of its mean update; 0 where no client was added."""
+    """Norm of its mean update; 0 without clients."""
     cosine: float | None = None
-    """Of its mean update and that of all others; None where one of the two is nothing."""
+    """Cosine between its mean update and that of all others; None where either is zero."""
 
     def shown(self, told: Told) -> dict[str, float | int | None]:
-        """What may be shown of it, in JSON values."""
+        """The JSON values that may be shown."""
         shares = {Told.EXACT: round(self.share, DIGITS), Told.ABOUT: round(self.share, 1)}
         return {
             "clients": self.clients,
@@ -76,10 +74,7 @@ class Contribution:
 
 
 def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
-    """What each site added, by its answers to one round, none of which may be overflowed.
-
-    The partials are not changed.
-    """
+    """Measure each site's part in a round; no answer may have overflowed, and none is changed."""
     parts: dict[str, Partial] = {}
     for site, partial in answers:
         before = parts.get(site)
@@ -101,15 +96,14 @@ def contributions(answers: Iterable[tuple[str, Partial]]) -> list[Contribution]:
 
 
 def norm_of(partial: Partial) -> float:
-    """The length of the mean update of some clients; 0 if there are none."""
+    """Norm of the mean update; 0 without clients."""
     return _root(float(_products([_mean(partial)])[0, 0]))
 
 
 def reach_of(partial: Partial) -> float:
-    """How far a client of a sum moved a tensor's number in the mean, at most; also if overflowed.
+    """The furthest that clients moved a number of a tensor in the mean; also for an overflowed sum.
 
-    It is known where the sum itself is not, and no norm of a mean update is larger than this times
-    the root of the tensor's size.
+    From the bounds; a mean update's norm is at most this times the root of the tensor's size.
     """
     if not partial.weight:
         return 0.0
@@ -123,7 +117,7 @@ def reach_of(partial: Partial) -> float:
 
 
 def too_much(found: Sequence[Contribution], limits: ContributionLimits) -> dict[str, str]:
-    """The sites whose share is more than the limit, and why in words without their numbers."""
+    """The sites above the limit on shares, each with a reason that names no site's numbers."""
     most = limits.share
     there = [each for each in found if each.share]
     if most is None or len(there) * most < 1.0 - _ROUNDING:
@@ -137,7 +131,7 @@ def too_much(found: Sequence[Contribution], limits: ContributionLimits) -> dict[
 
 
 def norm_problem(norm: float, limits: ContributionLimits) -> str:
-    """Why a mean update of that length is too much; empty if it is not."""
+    """Why a mean update of that length is too long; empty if it is not."""
     if limits.norm is None or norm <= limits.norm:
         return ""
     return (
@@ -147,7 +141,7 @@ def norm_problem(norm: float, limits: ContributionLimits) -> str:
 
 
 def outliers(found: Sequence[Contribution], limits: ContributionLimits) -> list[Outlier]:
-    """The sites that stand out by what no limit is set for."""
+    """The sites that stand out in measures without a configured limit."""
     told: list[Outlier] = []
     large = max(LEAST_LARGE, min(LARGEST_SHARE, LARGE_SHARE / max(1, len(found))))
     for each in found:
@@ -181,7 +175,7 @@ def _weight(partial: Partial) -> int:
 
 
 def _mean(partial: Partial) -> Mapping[str, Array]:
-    """float64 mean update by tensor, as the algorithm weighs its clients; empty without clients."""
+    """float64 mean update by tensor, with the algorithm's weights; empty without clients."""
     if not _weight(partial):
         return {}
     if partial.updates is None:
@@ -194,7 +188,6 @@ def _mean(partial: Partial) -> Mapping[str, Array]:
 
 
 def _products(means: Sequence[Mapping[str, Array]]) -> Array:
-    """The inner product of every two mean updates, (sites, sites)."""
     products = np.zeros((len(means), len(means)))
     for name in next((mean for mean in means if mean), {}):
         size = next(mean[name].size for mean in means if mean)
@@ -207,7 +200,7 @@ def _products(means: Sequence[Mapping[str, Array]]) -> Array:
 
 
 def _cosine(at: int, weights: Array, products: Array) -> float | None:
-    """The cosine of one mean update and the weighted mean of all others."""
+    """Cosine between one mean update and the weighted mean of all others."""
     rest = weights.copy()
     rest[at] = 0.0
     if not rest.any():
@@ -226,7 +219,7 @@ def _root(square: float) -> float:
 
 
 def _ratio(bound: int, weight: int, exponent: int) -> float:
-    """bound / weight * 2**exponent; infinite where that is too large."""
+    """bound / weight * 2**exponent; infinite where that overflows."""
     try:
         return math.ldexp(bound / weight, exponent)
     except OverflowError:

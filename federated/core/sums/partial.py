@@ -1,17 +1,17 @@
 """Exact sums of client updates: the same bits in any order, grouping and number of workers.
 
-An update (what a client's tensors moved from the round's global model, in their own type) is
+An update (how far a client's tensors moved from the round's global model, in their own type) is
 rounded once onto a fixed-point grid and summed in int64, weighted by the client's samples. Integer
-addition commutes and associates, so a Partial of a chunk, a worker or a site can be merged in any
-order, and a chunk that was lost with its worker can be trained again elsewhere. Rules:
+addition commutes and associates, so Partials of chunks, workers and sites merge in any order, and a
+chunk lost with its worker can be trained again elsewhere. Rules:
 
 * The grid of a tensor comes from the round's global model only, never from the updates.
 * A bound on the largest sum travels with the sum. When it leaves the range of int64 the Partial is
   `overflowed` in every grouping, and the round is repeated on a coarser grid.
 * An update that is not finite is refused as a whole, counted and named.
-* An algorithm that needs every update has them kept (`updates`) instead of summed.
+* For an algorithm that needs every update, a Partial keeps them (`updates`) instead of a sum.
 
-See `bench` figures in docs/decisions/0004-exact-partials.md for what this costs.
+docs/decisions/0004-exact-partials.md has the costs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RANGE_BITS = 62
 METRIC_BITS = 32
 """Metrics are summed in units of 2**-32."""
 COARSER_STEP = 8
-"""Bits that a grid gives up when a sum leaves its range."""
+"""Bits that the next coarser grid drops."""
 COARSEST = 56
-"""Beyond this the updates are no updates any more."""
+"""The most bits that a grid drops; beyond it, updates lose their meaning."""
 
 
 def grid(reference: State, roles: Roles, coarser: int = 0) -> dict[str, int]:
-    """Exponent e of each averaged tensor's grid; its unit is 2**-e. `coarser` drops bits."""
+    """Exponent e of each averaged tensor's grid, whose unit is 2**-e. `coarser` drops bits."""
     exponents = {}
     for name in averaged(roles):
         array = reference[name]
@@ -65,19 +65,18 @@ def exact(value: float) -> int:
 
 @dataclass(slots=True)
 class Tally:
-    """Exact sums of what was measured over samples."""
+    """Exact sums of metrics over samples."""
 
     samples: int = 0
     correct: int = 0
     loss: int = 0
     """Sum of the losses, in units of 2**-32."""
     not_finite: int = 0
-    """Samples whose loss was not a finite number."""
     untold: int = 0
-    """Samples without a loss: a `client_update` need not tell it."""
+    """Samples without a loss, which a `client_update` may omit."""
 
     def add(self, samples: int, correct: int, loss_sum: float, *, told: bool = True) -> Self:
-        """Count `samples` more, of which `correct` were right, with the losses' sum if `told`."""
+        """Count `samples` more, `correct` of them right; `loss_sum` counts only if `told`."""
         self.samples += samples
         self.correct += correct
         if not told:
@@ -104,10 +103,7 @@ class Tally:
         *,
         told: bool = True,
     ) -> Self:
-        """Count clients that were trained: their samples and finite sums of losses, (k,) each.
-
-        `told` is false for clients that told no losses.
-        """
+        """Count trained clients: samples and finite sums of losses, (k,), which count if `told`."""
         count = int(samples.sum())
         self.samples += count
         if told:
@@ -118,7 +114,7 @@ class Tally:
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss per sample that it was told of; NaN without any or with one not finite."""
+        """Mean loss per sample with a loss; NaN if there is none or any was not finite."""
         told = self.samples - self.untold
         if not told or self.not_finite:
             return math.nan
@@ -126,7 +122,7 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
-        """Share of samples that were right; NaN without samples."""
+        """Share of samples classified right; NaN without samples."""
         return self.correct / self.samples if self.samples else math.nan
 
     def to_json(self) -> list[int]:
@@ -141,16 +137,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A round's global model as updates are measured against it."""
+    """A round's global model, as the origin of updates."""
 
     exponents: Mapping[str, int]
     values: Mapping[str, Array]
-    """The averaged tensors, halves as float32."""
+    """The averaged tensors; half-precision ones as float32."""
     counters: tuple[str, ...]
 
     @classmethod
     def of(cls, state: State, roles: Roles, coarser: int = 0) -> Self:
-        """Prepare a global model; done once per round."""
+        """Prepare a global model, once per round."""
         exponents = grid(state, roles, coarser)
         values = {name: _wide(state[name]) for name in exponents}
         return cls(exponents, values, counters(roles))
@@ -164,7 +160,7 @@ def _rounded(update: State, reference: Reference) -> dict[str, tuple[Array, floa
     """Each tensor's move in whole grid units, and its largest; None if one is not finite.
 
     It is computed in the tensor's own type, where scaling by a power of two and rounding are exact.
-    The largest is a float64: where units leave the own type, it says so by overflowing its bound.
+    The largest is a float64: it exceeds its bound where units leave the tensor's type.
     """
     rounded = {}
     with np.errstate(over="ignore", invalid="ignore"):
@@ -193,39 +189,36 @@ def _moves(update: State, reference: Reference) -> dict[str, Array]:
 class Partial:
     """What a chunk, a worker or a site hands up: one exact sum over its clients' updates.
 
-    Or the updates themselves, where an algorithm needs every one; metrics are sums either way.
+    Or the updates themselves, where an algorithm needs each; metrics are sums either way.
     """
 
     exponents: Mapping[str, int]
-    """The grid of every tensor that is summed."""
+    """The grid of every summed tensor."""
     sums: dict[str, Array] = field(default_factory=dict)
     """int64, shaped as the tensors: sum over clients of weight x update, in grid units."""
     bounds: dict[str, int] = field(default_factory=dict)
-    """What no element of a tensor's sum, nor of any part of it, can exceed."""
+    """Upper limit of every element of a tensor's sum and of any part of the sum."""
     largest: dict[str, Array] = field(default_factory=dict)
     """Elementwise maxima of the counters."""
     weight: int = 0
     """Sum of the clients' weights (samples)."""
     clients: int = 0
-    """Updates that were added."""
     earlier: dict[int, int] = field(default_factory=dict)
-    """Of groups that train in several steps: updates that were added in those before, by step."""
+    """By step, for groups that train in several: updates added in earlier steps."""
     refused: list[str] = field(default_factory=list)
-    """Clients whose update was not finite."""
     tally: Tally = field(default_factory=Tally)
-    """The clients' own training metrics."""
     updates: Updates | None = None
-    """Every update, none of them summed; None where there is a sum."""
+    """Every update, unsummed; None where there is a sum."""
 
     @classmethod
     def keeping_updates(cls) -> Self:
-        """A Partial without clients that keeps their updates."""
+        """An empty Partial that keeps its clients' updates."""
         return cls({}, updates=Updates())
 
     def add(
         self, client_id: str, update: State, weight: int, tally: Tally, reference: Reference
     ) -> bool:
-        """Add a client's trained tensors; False if they were refused for not being finite.
+        """Add a client's trained tensors; return False for a refusal, if any is not finite.
 
         `update` holds the client's tensors after training (not their difference), `weight` its
         samples. Nothing is added unless everything is finite.
@@ -242,7 +235,7 @@ class Partial:
         for name, (moved, size) in rounded.items():
             self.bounds[name] = self.bounds.get(name, 0) + int(size) * weight
             if self.bounds[name] >= 1 << RANGE_BITS:
-                continue  # overflowed: the sum is not used any more
+                continue  # overflowed: this sum is never used
             units = moved.astype(np.int64) if weight else np.zeros(moved.shape, dtype=np.int64)
             units *= weight
             if name in self.sums:
@@ -256,7 +249,7 @@ class Partial:
         return True
 
     def keep(self, client_id: str, moved: Mapping[str, Array], weight: int, tally: Tally) -> bool:
-        """Keep how far a client's tensors moved; False if that was refused for not being finite.
+        """Keep how far a client's tensors moved; return False for a refusal, if any is not finite.
 
         The arrays must not be written to afterwards.
         """
@@ -269,7 +262,7 @@ class Partial:
         return finite
 
     def _unite(self, others: Updates, refused: Sequence[str]) -> None:
-        """Keep these updates too, and count those that were not there."""
+        """Add these updates and count the new ones."""
         if self.updates is None:
             raise ValueError("this partial is a sum and keeps no updates")
         both = others.by_client.keys() & set(self.refused)
@@ -305,7 +298,7 @@ class Partial:
                 self.sums[name] = other.sums[name].copy()
             elif mine.flags.writeable:
                 mine += other.sums[name]
-            else:  # it came over a wire
+            else:  # read-only: it came over a wire
                 self.sums[name] = mine + other.sums[name]
         self.count(other.largest)
         self.weight += other.weight
@@ -315,13 +308,13 @@ class Partial:
         return self
 
     def emptied(self) -> Self:
-        """A Partial of the same kind and grid without clients."""
+        """An empty Partial of the same kind and grid."""
         updates = None if self.updates is None else Updates()
         return type(self)(self.exponents, updates=updates)
 
     @property
     def fewest(self) -> int:
-        """The fewest clients of any step that it is made of; 0 if no client was added."""
+        """The fewest clients in any of its steps; 0 if no client was added."""
         return min(filter(None, (self.clients, *self.earlier.values())), default=0)
 
     @property
@@ -330,7 +323,7 @@ class Partial:
         return tuple(sorted(n for n, bound in self.bounds.items() if bound >= 1 << RANGE_BITS))
 
     def mean(self) -> dict[str, Array]:
-        """float64 mean update of each tensor; computed once, when the round ends."""
+        """float64 mean update of each tensor; call once, at the end of a round."""
         if self.updates is not None:
             raise ValueError("the updates were kept and not summed")
         if self.overflowed:
@@ -341,13 +334,13 @@ class Partial:
         }
 
     def count(self, values: Mapping[str, Array]) -> None:
-        """Take some clients' counters into account."""
+        """Include some clients' counters."""
         for name, value in values.items():
             mine = self.largest.get(name)
             self.largest[name] = value.copy() if mine is None else np.maximum(mine, value)
 
     def to_wire(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """(header that JSON can hold, tensors) for the journal and the way between sites."""
+        """(header that JSON can hold, tensors), for the journal and for transfer between sites."""
         header = {
             "exponents": dict(self.exponents),
             "bounds": {name: str(bound) for name, bound in self.bounds.items()},

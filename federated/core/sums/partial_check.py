@@ -1,9 +1,8 @@
 """Checks a site's answer before the coordinator adds it to the others': a site may fail or lie.
 
-A sum does not show how its clients were trained. The checks cover the rest: that it is a sum over
-this model, on this round's grid, of the clients that the site was asked for and no others, within
-its own bounds, and finite. The coordinator refuses any other answer as a whole and names the site,
-and the round goes on without that site.
+A sum does not show how its clients were trained. The checks cover the rest: the answer is a finite
+sum over this model, on this round's grid, within its own bounds, and of no clients but those in the
+order. The coordinator refuses any other answer as a whole, names the site and goes on without it.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from .partial import RANGE_BITS, Partial, Tally
 LONGEST_ID = 512
 """Characters of a client's id."""
 LONGEST_NUMBER = 400
-"""Digits of a bound or of a sum of metrics; honest ones have some dozens."""
+"""Digits of a bound or a sum of metrics; honest ones have some dozens."""
 TALLIES = (4, 5)
-"""Sums of a tally: the fifth, samples without a loss, may be left out."""
+"""Lengths of a tally: the fifth sum, samples without a loss, is optional."""
 LONGEST_DIGEST = 128
 """Characters of the digest of a client's tensor."""
 
@@ -54,9 +53,9 @@ def checked_partial(
     all_of_them: bool,
     keeps_updates: bool,
 ) -> Partial:
-    """The Partial in an answer, which is about `members` alone; raises AnswerRefused.
+    """The Partial in an answer about `members` alone; raises AnswerRefused.
 
-    `all_of_them`: the site may not leave out any of them.
+    With `all_of_them` the site may not leave out any member.
     """
     told = header.get("partial")
     if not isinstance(told, Mapping):
@@ -100,14 +99,14 @@ def _check_amounts(
     members: Members,
     all_of_them: bool,
 ) -> None:
-    """Check the weight and the bounds of a Partial whose form is right.
+    """Check the weight and the bounds of a Partial in the right form.
 
-    In groups the clients that trained are unknown: a Partial may weigh as much as all together.
+    In groups the trained clients are unknown: a Partial may weigh as much as all together.
     """
     says = None if all_of_them or "covered" not in header else checked_covered(header, members)
     clients, unnamed = members.covered(says, partial.refused)
     if members.each_once and says is None and not all_of_them:
-        clients = None  # which of them is not known yet
+        clients = None  # unknown as yet
     check_weight(
         partial.weight,
         partial.tally,
@@ -124,9 +123,9 @@ def _check_amounts(
 
 
 def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
-    """Who of the cohort an answer covers, (whole,), by its bitmap; AnswerRefused.
+    """The clients of the cohort in an answer, (whole,), from its bitmap; raises AnswerRefused.
 
-    Its Partial was checked before.
+    The answer's Partial must be checked before.
     """
     told = header.get("covered")
     if not isinstance(told, str):
@@ -146,7 +145,7 @@ def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:
 
 
 def checked_judges(header: Mapping[str, Any], most: int) -> int:
-    """How many clients have judged a model, by a site's answer; AnswerRefused."""
+    """How many clients evaluated a model, from a site's answer; raises AnswerRefused."""
     found = _count(header.get("clients"), "the number of clients")
     if found > most:
         _refuse("the number of clients", f"{found}", f"at most {most}")
@@ -154,14 +153,14 @@ def checked_judges(header: Mapping[str, Any], most: int) -> int:
 
 
 def checked_judged(sums: object, samples: Indices | None) -> Tally:
-    """The tally of a site that judged a model on clients with these samples; AnswerRefused."""
+    """The tally of an evaluation on clients with these samples; raises AnswerRefused."""
     tally = checked_tally(sums)
     check_judged(tally, samples)
     return tally
 
 
 def checked_tally(sums: object) -> Tally:
-    """The tally that a site's answer says; AnswerRefused."""
+    """The tally in a site's answer; raises AnswerRefused."""
     if not isinstance(sums, list) or len(sums) not in TALLIES:
         _refuse("a tally", shown(sums), "four or five sums")
     samples, correct, loss, not_finite, untold = (*sums, 0)[:5]
@@ -183,7 +182,7 @@ def _check_number(clients: int, members: Members, all_of_them: bool) -> None:
 
 
 def _check_owners(told: Mapping[str, Any], weight: int, members: Members) -> None:
-    """Updates are of clients that were asked for, and of none that was refused."""
+    """Check that updates are of clients in the order that were not refused."""
     if (rows := told.get("updates")) is None:
         return
     ids = [row[0] for row in rows]
@@ -196,7 +195,7 @@ def _check_owners(told: Mapping[str, Any], weight: int, members: Members) -> Non
 
 
 def _check_digests(told: object, model: State, members: Members) -> None:
-    """What clients became, where that is told: tensors' digests by name, by client."""
+    """Check optional digests of clients' models: client -> tensor name -> digest."""
     if not isinstance(told, Mapping):
         _refuse("`digests`", shown(told), "an object of clients")
     for tensors in told.values():

@@ -1,9 +1,9 @@
-"""Late updates: what arrives after its round was closed counts as one update of a later round.
+"""Late updates: an answer that arrives after its round closed counts in a later round.
 
 A late Partial becomes the mean of its clients' updates. The later round adds that mean to its own
 sum, on its own grid, with a weight that decreases with the delay (Xie et al. 2019, Nguyen et al.
-2022). The mean is relative to the model of its own round, and stale because the model has moved
-since. The sums are integers, so the order of arrival does not matter.
+2022). The mean is relative to the model of its own round, so it is stale by the time it counts. The
+sums are integers, so the order of arrival does not matter.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ MEAN, LARGEST = "mean/", "max/"
 
 
 def weight_of(samples: int, rounds_late: int, exponent: float) -> int:
-    """What samples that are so many rounds late count as: `samples * (1 + s) ** -exponent`."""
+    """The weight of samples that are so many rounds late: `samples * (1 + s) ** -exponent`."""
     return round(samples * math.pow(1.0 + rounds_late, -exponent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """All that arrived too late from one round, as one update."""
+    """All late answers of one round, as one update."""
 
     round_number: int
-    """The round that was closed without it."""
+    """The round that closed without it."""
     clients: int
     samples: int
     weight: int
-    """What the samples count as."""
+    """The samples, discounted for the delay."""
     sites: tuple[str, ...]
-    """Where it came from, sorted."""
+    """The sites that sent it, sorted."""
     mean: Mapping[str, Array] = field(repr=False)
-    """float64: how far the tensors moved from the model of that round, by samples."""
+    """float64 mean move of each tensor from that round's model, weighted by samples."""
     largest: Mapping[str, Array] = field(repr=False)
     """Elementwise maxima of the counters."""
 
     def to_json(self) -> dict[str, Any]:
-        """All but the tensors, and a digest of those."""
+        """All fields but the tensors, and a digest of the tensors."""
         return {
             "round": self.round_number,
             "clients": self.clients,
@@ -61,7 +61,7 @@ class Late:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Array], where: str) -> Self:
-        """The inverse of both; RunRefused if the tensors are others."""
+        """The inverse of both; RunRefused if the tensors do not match the digest."""
         if digest(tensors) != told["digest"]:
             raise RunRefused(
                 f"{where} holds another update of round {told['round']} than the one that counted: "
@@ -78,7 +78,7 @@ class Late:
         )
 
     def on_grid(self, exponents: Mapping[str, int]) -> Partial:
-        """Its part of a sum on this grid; its clients were counted in its own round."""
+        """Its part of a sum on this grid; it has no clients, as its own round counted them."""
         partial = Partial(exponents, weight=self.weight)
         for name, mean in self.mean.items():
             units = np.rint(np.ldexp(mean, exponents[name]))
@@ -100,7 +100,7 @@ def as_late(
     exponent: float,
     sites: Iterable[str],
 ) -> Late:
-    """A late sum of some clients as one update."""
+    """Turn a late sum into one update."""
     return Late(
         round_number=round_number,
         clients=partial.clients,
@@ -113,7 +113,7 @@ def as_late(
 
 
 def with_late(total: Partial, late: Sequence[Late]) -> Partial:
-    """A round's sum with late updates added to it; it is that very sum, changed."""
+    """Add late updates to a round's sum, in place, and return it."""
     for each in late:
         total.merge(each.on_grid(total.exponents))
     return total

@@ -1,12 +1,12 @@
-"""A keyed union of client updates: what a round keeps where a sum would lose what is asked for.
+"""A keyed union of client updates, for algorithms that a sum does not serve.
 
-A median or Krum looks at every update, so that a round holds as many as it has clients. Rules:
+A median or Krum looks at every update, so a round holds as many as it has clients. Rules:
 
 * An update is how far a client's tensors moved from the round's global model, in their own type
   (halves in float32).
-* Every client is in it once. The same update again changes nothing, another one of the same client
+* Every client is in it once. The same update again changes nothing; another one of the same client
   is an error. So unions merge in any order and grouping, and may overlap.
-* What is asked of a union is answered in the order of the clients' ids.
+* Answers follow the order of the clients' ids.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from ..state import Array, Roles, State, averaged
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one client sends. Its arrays are never written to."""
+    """One client's update. Its arrays are never written to."""
 
     moved: Mapping[str, Array]
-    """By tensor: how far it moved."""
     weight: int
-    """The client's samples."""
     measured: tuple[int, ...]
-    """Its own training metrics: the sums of a Tally."""
+    """Its training metrics: the sums of a Tally."""
 
     def same(self, other: Update) -> bool:
-        """Whether the two agree in every bit."""
+        """Whether two updates agree in every bit."""
         return (
             (self.weight, self.measured) == (other.weight, other.measured)
             and self.moved.keys() == other.moved.keys()
@@ -42,7 +40,7 @@ class Update:
 
 @dataclass(slots=True)
 class Updates:
-    """Updates by their clients' ids."""
+    """Updates by client id."""
 
     by_client: dict[str, Update] = field(default_factory=dict)
 
@@ -54,7 +52,7 @@ class Updates:
         return iter(sorted(self.by_client.items()))
 
     def new_in(self, other: Updates) -> dict[str, Update]:
-        """What a merge with `other` would add; ValueError if a client's updates differ."""
+        """What a merge with `other` adds; ValueError if a client's updates differ."""
         new = {}
         for client_id, update in other.by_client.items():
             mine = self.by_client.get(client_id)
@@ -66,11 +64,11 @@ class Updates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all the tensors."""
+        """Total bytes of the tensors."""
         return sum(a.nbytes for update in self.by_client.values() for a in update.moved.values())
 
     def to_wire(self) -> tuple[list[list[Any]], dict[str, Array]]:
-        """(what JSON can hold, each tensor of all clients stacked in the order of their ids)."""
+        """(JSON values, each tensor of all clients stacked in the order of their ids)."""
         ordered = list(self)
         rows = [[client_id, each.weight, *each.measured] for client_id, each in ordered]
         names = sorted(ordered[0][1].moved) if ordered else []

@@ -1,1 +1,1 @@
-"""A user's own code: the archive that it travels in, and where in it an error was raised."""
+"""A user's own code: the archive that carries it, and the line in it that raised an error."""

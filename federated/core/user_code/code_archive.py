@@ -1,9 +1,9 @@
-"""The archive that a user's source files travel in: equal files make equal bytes, anywhere.
+"""The archive of a user's source files: equal files make equal bytes, anywhere.
 
-It is a zip file that any tool opens. Python's zipfile does not write it, since its bytes may change
-from version to version. `unpacked` accepts an archive only if `packed` would write the same bytes:
-so it hides and compresses nothing, one digest means one code, and reading it takes no more memory
-than its size. Nothing is written to disk.
+It is a zip file that any tool opens. Python's zipfile does not write it, since its output may
+change between versions. `unpacked` accepts an archive only if `packed` writes the same bytes: so it
+hides and compresses nothing, one digest means one code, and reading it takes no more memory than
+its size. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ ENDING = ".py"
 RESERVED = frozenset({"fedpilot"}) | sys.stdlib_module_names
 """Modules and packages that are never the user's own."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of what was installed."""
 
 _FILE, _ENTRY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _FILE_HEAD = struct.Struct("<4s5H3I2H")
@@ -34,13 +33,13 @@ _VERSION, _UNIX = 20, 3 << 8
 _NAMES_ARE_UTF8 = 0x0800
 _STORED = 0
 _MIDNIGHT, _FIRST_DAY = 0, 1 << 5 | 1
-"""Of 1980, the beginning of time for zip files."""
+"""In 1980, the first year of zip files."""
 _PLAIN_FILE = 0o100644 << 16
 _MOST_ENTRIES, _FARTHEST = 0xFFFF, 0xFFFFFFFF
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """The archive of any files, by name; `unpacked` reads only what passes `check`."""
+    """The archive of any files, by name; `unpacked` reads only files that pass `check`."""
     parts: list[bytes] = []
     index: list[bytes] = []
     at = 0
@@ -65,7 +64,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def check(files: Mapping[str, bytes]) -> None:
-    """CodeRefused for files that do not travel: too many, too large, or with another name."""
+    """Raise CodeRefused for too many files, too large ones, or invalid names."""
     if not 1 <= len(files) <= MOST_FILES:
         raise CodeRefused(f"{len(files)} files; an archive has 1 to {MOST_FILES}")
     for name in files:
@@ -78,7 +77,7 @@ def check(files: Mapping[str, bytes]) -> None:
 
 
 def unpacked(archive: bytes) -> dict[str, bytes]:
-    """The files of an archive, by name. CodeRefused unless it is right in every byte."""
+    """The files of an archive, by name; raises CodeRefused unless every byte is right."""
     if len(archive) > LARGEST_ARCHIVE:
         raise CodeRefused(f"an archive of {len(archive)} bytes; at most {LARGEST_ARCHIVE}")
     files: dict[str, bytes] = {}
@@ -106,7 +105,7 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
 
 
 def _check_name(name: str) -> None:
-    """CodeRefused unless it is a module's file, relative, by a way that Python imports it."""
+    """Raise CodeRefused unless the name is a relative path to a module that Python can import."""
     folders, _, last = name.rpartition("/")
     parts = [*(folders.split("/") if folders else ()), last.removesuffix(ENDING)]
     plain = last.endswith(ENDING) and all(part.isidentifier() for part in parts)

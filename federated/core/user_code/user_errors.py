@@ -1,7 +1,6 @@
 """Finds the line of a user's own code that raised an error.
 
-A user's own code is what belongs neither to fedpilot nor to Python and is not installed: files in
-folders, the archive of a run, cells of a notebook.
+A user's own code is no part of fedpilot, Python or installed packages: files, archives, notebooks.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from ...errors import ClientFailed
 from .code_archive import INSTALLED
 
 LONGEST_TRACE = 8_000
-"""Characters of a traceback that are kept; the last ones, which say what it is."""
+"""Characters kept of a traceback: the last ones, which name the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What is said of an error."""
+    """An error's report."""
 
     reason: str
-    """Its class and text, and the user's file and line if it came through any."""
+    """Its class and text, and the user's file and line if it passed through any."""
     trace: str
-    """Its traceback, from the first of the user's own lines on."""
+    """Its traceback, from the user's first line on."""
     users: bool
-    """Whether it came through any of the user's own lines."""
+    """Whether it passed through any of the user's lines."""
 
 
 def account_of(error: BaseException) -> Account:
-    """What an error in a user's code says, and where it was raised."""
+    """Report an error in a user's code and where it was raised."""
     told = traceback.TracebackException.from_exception(error)
     own = [at for at, frame in enumerate(told.stack) if is_users(frame.filename)]
     reason = f"{type(error).__name__}: {error}"
@@ -45,22 +44,19 @@ def account_of(error: BaseException) -> Account:
 def client_failed(
     client_id: str, doing: str, error: BaseException, printed: str = ""
 ) -> ClientFailed:
-    """The error in the place of one that was raised while a client did something.
-
-    `printed` is what the user's code had printed before.
-    """
+    """The ClientFailed for an error in a client's work; `printed`: its output before that."""
     account = account_of(error)
     before = f"{printed}\n" if printed else ""
     return ClientFailed(client_id, doing, account.reason, f"{before}{account.trace}")
 
 
 def failure_of(error: BaseException) -> str:
-    """Why a run failed, on one line: the class, what it says, and the site where it was."""
+    """Why a run failed, on one line: the class, its text, and the site where it was raised."""
     return ", ".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of an error in a user's code, as far as it came along; empty if none did."""
+    """The traceback of an error in a user's code, if it came along; else empty."""
     for name in ("trace", "remote_traceback"):
         if isinstance(found := getattr(error, name, None), str) and found:
             return found[-LONGEST_TRACE:]
@@ -68,13 +64,13 @@ def trace_of(error: BaseException) -> str:
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file of a traceback is the user's own code."""
+    """Whether a file in a traceback is the user's own code."""
     if filename.startswith("<frozen") or any(each in filename for each in INSTALLED):
         return False
     ours = Path(__file__)
     others = [
         *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")),
-        str(ours.parents[3]),  # of the import package, whose folders may be links
+        str(ours.parents[3]),  # the import package's folders may be links
         str(ours.resolve().parents[2]),
     ]
     return not any(filename.startswith(f"{folder}/") for folder in others)

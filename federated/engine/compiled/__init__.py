@@ -1,4 +1,4 @@
-"""What is too fine-grained for PyTorch's operations, as machine code that Numba makes of Python.
+"""Work too fine-grained for PyTorch's operations, as machine code that Numba compiles from Python.
 
-Kernels are compiled when they are first called, and kept on the disk for the next process.
+Kernels are compiled on their first call and cached on disk for the next process.
 """

@@ -1,7 +1,7 @@
-"""Which modules are chains of dense layers, so that one kernel can train them.
+"""Finds modules that are chains of dense layers, so that one kernel can train them.
 
 A chain is `nn.Linear` layers and simple activations, one after the other, and ends with a linear
-layer whose outputs are the logits. Only what torch.fx sees of the code counts.
+layer whose outputs are the logits. Only the code that torch.fx traces counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .dense import NONE, RELU, SIGMOID, TANH
 
 _LAYERS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 _FUNCTIONS = {"relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
-"""By the names that torch, torch.nn.functional and tensors give them."""
+"""By their names in torch, torch.nn.functional and tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A linear layer of a chain, and what is done to its outputs."""
+    """A linear layer of a chain, and the activation of its outputs."""
 
     path: str
     inputs: int
@@ -34,7 +34,7 @@ class Dense:
 
 
 def chain_of(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[Dense, ...]:
-    """The layers that samples of this shape go through; NotStackable if they are no chain."""
+    """The layers on the way of a sample of this shape; NotStackable if they are no chain."""
     width, flat = math.prod(input_shape), len(input_shape) == 1
     chain: list[Dense] = []
     for what, layer in _steps(module):
@@ -59,11 +59,10 @@ def chain_of(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[Dense, ..
 
 
 Step = tuple[str, nn.Module | None]
-"""What a step is called, and its layer if it is one."""
 
 
 def _steps(module: nn.Module) -> list[Step]:
-    """What is done to the input, one after the other; NotStackable if it is more than that."""
+    """The steps from input to output; NotStackable if they are no sequence."""
     if type(module) is nn.Linear:
         return [("", module)]
     steps: list[Step] = []
@@ -105,7 +104,7 @@ def _activation(what: str, layer: nn.Module | None) -> int | None:
 
 
 def _flattens(what: str, layer: nn.Module | None) -> bool:
-    """Whether it may do that; the width of the next layer tells whether it did."""
+    """Whether a step may flatten; the width of the next layer tells whether it did."""
     if layer is not None:
         return type(layer) is nn.Flatten
     return what in ("flatten", "view", "reshape")
@@ -116,7 +115,7 @@ def _does_nothing(layer: nn.Module | None) -> bool:
 
 
 def _check_weights(module: nn.Module, chain: list[Dense]) -> None:
-    """NotStackable unless the chain's weights are all there is, and all of them move."""
+    """Raise NotStackable unless the chain's weights are all there are, and all are trained."""
     mine = [
         f"{dense.path}.{name}" if dense.path else name
         for dense in chain

@@ -1,9 +1,9 @@
 """The kernel that trains clients on a chain of dense layers, one after the other, by local SGD.
 
-A client's weights stay in the core's cache from its first step to its last; autograd and the calls
-of a dozen operations a step are saved (`docs/decisions/0014-compiled-chains`). Weights lie as in
-PyTorch: (outputs, inputs), row after row. Batches are filled up to a multiple of five samples by
-zeros whose slopes are zero, so that loops over five samples have no remainder.
+A client's weights stay in the core's cache from its first step to its last, without autograd or a
+dozen operations a step (`docs/decisions/0014-compiled-chains`). Weights lie as in PyTorch:
+(outputs, inputs), row after row. Batches are padded to a multiple of five samples with zeros whose
+slopes are zero, so that loops over five samples have no remainder.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import numpy as np
 from ...core.execution.kernel import fast
 
 NONE, RELU, TANH, SIGMOID = range(4)
-"""What is done to a layer's outputs."""
+"""Activations of a layer's outputs."""
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION = range(5)
-"""Columns of the table of layers; the two in the middle are places in a client's weights."""
+"""Columns of the table of layers; the middle two are offsets in a client's weights."""
 PLAIN, MOMENTUM, ADAM, ADAMW = range(4)
-"""Rules by which weights move."""
 RATE, DECAY, KEPT, BETA1, BETA2, EPS = range(6)
-"""Places of their constants; `KEPT` is the momentum."""
+"""Indices of their constants; `KEPT` is the momentum."""
 
 
 @fast
@@ -32,10 +31,9 @@ def train_clients(  # type: ignore[no-untyped-def]
 
     `x` (n, features) and `y` (n,) are all samples, `positions` (epochs, k, most) those of the
     clients in the order of each epoch, `sizes` (k,) how many of them count. `layers` is the table
-    of the chain, `model` (weights,) where all of them begin, `constants` those of the rule, and
-    `room` (4, weights) is worked in. `trained` takes what they became, tensor after tensor: those
-    of all clients of the first, in rows, then those of the second; `losses` (k,) the sums of their
-    samples' losses in the last epoch.
+    of the chain, `model` (weights,) the initial weights, `constants` those of the rule, and `room`
+    (4, weights) is scratch space. `trained` receives the results, tensor after tensor: the first of
+    all clients, in rows, then the second; `losses` (k,) the sums of losses in the last epoch.
     """
     weights, gradient, first, second = room[0], room[1], room[2], room[3]
     features, outputs = layers[0, INPUTS], layers[-1, OUTPUTS]
@@ -104,7 +102,7 @@ def _scale(target, factor):  # type: ignore[no-untyped-def]
 
 @fast
 def _keep(layers, weights, client, capacity, trained):  # type: ignore[no-untyped-def]
-    """Put a client's weights into its rows."""
+    """Copy a client's weights into its rows."""
     for layer in range(len(layers)):
         at, bias = layers[layer, WEIGHT], layers[layer, BIAS]
         size, outputs = layers[layer, INPUTS] * layers[layer, OUTPUTS], layers[layer, OUTPUTS]
@@ -160,7 +158,7 @@ def _activate(out, activation):  # type: ignore[no-untyped-def]
     flat, zero, one = out.reshape(-1), out.dtype.type(0), out.dtype.type(1)
     if activation == RELU:
         for i in range(len(flat)):
-            flat[i] = zero if flat[i] <= zero else flat[i]  # what is no number stays so
+            flat[i] = zero if flat[i] <= zero else flat[i]  # NaN stays NaN
     elif activation == TANH:
         for i in range(len(flat)):
             flat[i] = math.tanh(flat[i])
@@ -171,7 +169,7 @@ def _activate(out, activation):  # type: ignore[no-untyped-def]
 
 @fast
 def _slope(slopes, out, activation):  # type: ignore[no-untyped-def]
-    """Take slopes (count, outputs) back through an activation, whose outputs are known."""
+    """Propagate slopes (count, outputs) back through an activation with known outputs."""
     if activation == NONE:
         return
     flat, of, zero, one = slopes.reshape(-1), out.reshape(-1), out.dtype.type(0), out.dtype.type(1)
@@ -188,7 +186,7 @@ def _slope(slopes, out, activation):  # type: ignore[no-untyped-def]
 
 @fast
 def _cross_entropy(logits, labels, slopes):  # type: ignore[no-untyped-def]
-    """The sum of the samples' losses; fills the slopes of their mean."""
+    """Return the sum of the samples' losses; fill in the slopes of their mean."""
     count, classes = logits.shape
     one, samples = logits.dtype.type(1), logits.dtype.type(count)
     total = 0.0
@@ -234,7 +232,7 @@ def _backward(layers, weights, into, rate, values, moved, before, count):  # typ
 
 @fast
 def _back(slopes, weight, out):  # type: ignore[no-untyped-def]
-    """slopes @ weight: five rows of weights are added to a sample's at a time."""
+    """slopes @ weight: adds five rows of weights to a sample's at a time."""
     outputs, inputs = weight.shape
     _clear(out.reshape(-1))
     for s in range(len(slopes)):
@@ -260,7 +258,7 @@ def _back(slopes, weight, out):  # type: ignore[no-untyped-def]
 
 @fast
 def _add_products(slopes, x, into):  # type: ignore[no-untyped-def]
-    """into += slopes^T @ x: five samples are added to two rows at a time."""
+    """into += slopes^T @ x: adds five samples to two rows at a time."""
     outputs, inputs = into.shape
     s = 0
     while s + 5 <= len(x):
@@ -298,7 +296,7 @@ def _move(weights, gradient, first, second, step, rule, constants):  # type: ign
     beta1, beta2, eps = constants[BETA1], constants[BETA2], real(constants[EPS])
     size = real(constants[RATE] / (1.0 - beta1**step))
     root = real(math.sqrt(1.0 - beta2**step))
-    # Rounded here, so that `rest` is not taken apart below into a difference of large numbers.
+    # Rounded here, so that `rest` is not rewritten below as a difference of large numbers.
     keep2, rest1, rest2 = real(beta2), real(1.0 - beta1), real(1.0 - beta2)
     for i in range(len(weights)):
         slope = gradient[i]

@@ -1,7 +1,7 @@
-"""Which kernels this machine has compiled already, and one process at a time that compiles.
+"""Records which kernels this machine has compiled, and lets one process compile at a time.
 
 Numba keeps the machine code in the user's cache folder. A mark beside it names the version of the
-code, the processor and the type of numbers. Without a writable folder nothing is kept.
+code, the CPU type and the type of numbers. Without a writable folder nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from ...core.execution.kernel import cache_folder, cpu_kind
 from . import dense
 
 CHAINS = "the training of dense layers"
-"""What is compiled, in words."""
 
 
 def are_ready(dtype: torch.dtype) -> bool:
-    """Whether chains of this type train here without being compiled first."""
+    """Whether chains of this type train here without compilation."""
     return _mark(dtype).exists()
 
 
 @contextmanager
 def being_compiled(dtype: torch.dtype) -> Iterator[None]:
-    """Compile inside, unless it is done: one process of a machine, the others wait for it."""
+    """Compile in the block, unless compiled: one process per machine, the others wait for it."""
     if are_ready(dtype):
         yield
         return

@@ -1,7 +1,7 @@
 """Exact sums of many clients' moves on a CPU, in one pass through the memory.
 
 Moves are a client's numbers less the reference's; their sums are in whole units of a grid
-(`core.partial`). Every function here has a twin in `engine.device_sums`.
+(`core.sums.partial`). Every function here has a twin in `engine.sums.device_sums`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...core.execution.kernel import as_written
 from ...core.population.sampling import Indices
 
 BLOCK = 1024
-"""Numbers that are worked on at a time: what all clients have of them fits a core's cache."""
+"""Numbers processed at a time: all clients' share of them fits a core's cache."""
 
 _BITS: dict[int, npt.NDArray[Any]] = {
     4: np.array([0x7FFF_FFFF], np.int32),
     8: np.array([0x7FFF_FFFF_FFFF_FFFF], np.int64),
 }
-"""By the bytes of a float: all of its bits but the sign, as an integer of that length."""
+"""By bytes of a float: the mask of all its bits but the sign, as an integer."""
 
 
 def add(
@@ -35,12 +35,12 @@ def add(
     *,
     sign: int = 1,
 ) -> None:
-    """Add every client's moves times its factor to `sums` (n,), int64; tell its largest move.
+    """Add every client's moves times its factor to `sums` (n,), int64; record its largest move.
 
     In units of 1 / `scale`, a power of two. `rows` is (k, n), `reference` (n,), of the same type.
     Exact where the largest moves times the factors' sizes add up to less than 2**53 units. The same
-    with `sign` -1 takes away what was added, exact or not. `largest` (k,) takes the largest move of
-    each client, which is not finite where one of its moves is not.
+    call with `sign` -1 subtracts what was added, exact or not. `largest` (k,) receives the largest
+    move of each client, which is not finite where one of its moves is not.
     """
     numbers = rows.numpy()
     bits = _BITS[numbers.itemsize]
@@ -56,7 +56,7 @@ def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Indices, su
 
 @as_written
 def _add(rows, reference, scale, factors, sign, bits, sums, largest):  # type: ignore[no-untyped-def]
-    # Sizes of floats are in the order of their bits, infinity and what is no number being last.
+    # Sizes of floats are in the order of their bits, with infinity and NaN last.
     found = np.zeros(len(rows), bits.dtype)
     moves = np.empty(BLOCK, rows.dtype)
     sizes = moves.view(bits.dtype)

@@ -33,7 +33,7 @@ class CompiledTrainer:
         *,
         dtype: torch.dtype,
     ) -> None:
-        """Get ready; NotStackable for samples that the kernel would misread."""
+        """Raises NotStackable for samples that the kernel would misread."""
         labels = samples.y
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < chain[-1].outputs:
             raise NotStackable(f"some labels are not in 0 to {chain[-1].outputs - 1}")
@@ -55,7 +55,7 @@ class CompiledTrainer:
                 size += layer.outputs
             table.append([layer.inputs, layer.outputs, at, bias, layer.activation])
         self._layers = np.array(table, dtype=np.int64)
-        # PyTorch's memory begins where a vector does, NumPy's need not.
+        # PyTorch's memory is aligned to vectors, NumPy's need not be.
         self._model = torch.zeros(size, dtype=dtype).numpy()
         self._trained = torch.zeros(capacity * size, dtype=dtype)
         self._rows = {
@@ -106,7 +106,7 @@ class CompiledTrainer:
         yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
 
     def _orders(self, chunk: Chunk, round_number: int) -> npt.NDArray[np.int64]:
-        """(epochs, clients, largest): the positions of everyone's samples in every epoch."""
+        """(epochs, clients, largest): positions of each client's samples in every epoch."""
         largest = int(chunk.sizes.max(initial=0))
         orders = np.empty((self._training.number_of_epochs, len(chunk), largest), dtype=np.int64)
         for epoch, order in enumerate(orders):

@@ -19,8 +19,7 @@ def stack(module: nn.Module, kind: str, capacity: int, *, rate: float | None) ->
     """A stacked form of a module; NotStackable if it cannot have this one.
 
     `rate` is the learning rate of plain SGD, which a folded module applies in its backward pass, so
-    that most gradients are never written down; None for any other optimizer. The module itself is
-    left as it is.
+    that most gradients are never written; None for other optimizers. The module is unchanged.
     """
     if kind == "folded":
         return FoldedModule(module, capacity, rate=rate)

@@ -1,9 +1,9 @@
 """FoldedModule: a module whose batch holds the samples of several clients.
 
 The module's own code runs unchanged on (clients * batch) samples; its layers with weights are
-replaced by stacked ones. This checks that only known layers use weights, that only nn.Dropout draws
-random numbers, and that torch.fx can trace the code: no decision depends on values. Whether samples
-mix (as in batch normalization) shows when the probe compares it with training one by one.
+replaced by stacked ones. Checks ensure that only known layers use weights, that only nn.Dropout
+draws random numbers, and that torch.fx can trace the code: no branch depends on values. Mixed
+samples (as in batch normalization) show when the probe compares with training one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RANDOM_LAYERS = (
 
 
 class FoldedModule:
-    """A Stacked module by replacement of its layers; NotStackable if that would not be right."""
+    """A Stacked module with replaced layers; raises NotStackable where that would be wrong."""
 
     def __init__(self, module: nn.Module, capacity: int, *, rate: float | None) -> None:
         self._module = copy.deepcopy(module).train()
@@ -51,7 +51,7 @@ class FoldedModule:
         self._fixed: dict[str, Tensor] = {}
         self._fused: set[str] = set()
         self.leaves: dict[str, Tensor] = {}
-        """What the optimizer has to move: nothing of what the backward pass moves itself."""
+        """Tensors that the optimizer moves: none that the backward pass moves itself."""
         self.random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in module.modules())
         shared = first_names(self._module)
         replaced: dict[int, nn.Module] = {}
@@ -69,7 +69,7 @@ class FoldedModule:
         return self._fixed | dict(self._module.named_buffers(remove_duplicate=False))
 
     def seed(self, generators: Sequence[torch.Generator]) -> None:
-        """Each row's own generator."""
+        """Set each row's generator."""
         self._axis.generators = generators
 
     def forward(self, clients: int, x: Tensor) -> Tensor:
@@ -123,14 +123,14 @@ class FoldedModule:
 
 
 def first_names(module: nn.Module) -> dict[int, str]:
-    """The first name of every parameter that has several (tied weights), by its identity."""
+    """The first name of every parameter with several (tied weights), by its identity."""
     named = list(module.named_parameters(remove_duplicate=False))
     often = Counter(id(parameter) for _, parameter in named)
     return {id(p): name for name, p in reversed(named) if often[id(p)] > 1}
 
 
 class _Tracer(fx.Tracer):
-    """Traces the modules of one thread: while it does, torch.fx sees those of all."""
+    """Traces the modules of one thread: torch.fx alone would trace those of all threads."""
 
     one_at_a_time = threading.Lock()
 
@@ -155,7 +155,7 @@ class _Tracer(fx.Tracer):
 
 
 def trace(module: nn.Module) -> fx.Graph:
-    """What a module's code does, layer by layer; NotStackable if it decides on values."""
+    """The graph of a module's code; NotStackable if it depends on values."""
     try:
         with _Tracer.one_at_a_time:
             return _Tracer().trace(module)
@@ -197,7 +197,7 @@ def _check_leaf(path: str, layer: nn.Module) -> None:
 
 
 def name_of(target: Any) -> str:
-    """What torch.fx calls a step: a method or layer by its name, or a function."""
+    """The name of a torch.fx step: a method or layer by its name, or a function."""
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 

@@ -1,8 +1,8 @@
 """Layers with one set of weights per client, on inputs whose batch is (clients * samples).
 
 A folded module keeps its own code, and these replace its layers with weights. All other operations
-treat samples one by one. Where a client's bits could depend on its mates (one matmul for several
-clients), the probe compares them.
+treat samples one by one. Where a client's bits could depend on others in the batch (one matmul for
+several clients), the probe compares them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch.nn import functional
 
 @dataclass(slots=True)
 class Axis:
-    """The clients of the pass in flight, shared by the layers of one module."""
+    """The clients of the current pass, shared by the layers of one module."""
 
     clients: int = 0
     rate: float | None = None
-    """Learning rate that a backward pass applies by itself; None where an optimizer does it."""
+    """Learning rate that a backward pass applies itself; None where an optimizer does it."""
     now: dict[str, Tensor] = field(default_factory=dict)
-    """Weights of the pass in flight, (clients, *shape), by their names in the whole module."""
+    """Weights of the current pass, (clients, *shape), by their names in the whole module."""
     generators: Sequence[torch.Generator] = ()
     spark: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
-    """Makes autograd visit layers whose input and weights ask for no gradient."""
+    """Makes autograd visit layers whose input and weights need no gradient."""
 
     def unfold(self, x: Tensor) -> Tensor:
         """(clients * batch, ...) -> (clients, batch, ...)."""
@@ -35,7 +35,7 @@ class Axis:
 
 
 class StackedLayer(nn.Module):
-    """A layer that finds its weights of the pass in flight by name; TypeError for odd options."""
+    """A layer that looks up its current weights by name; TypeError for odd options."""
 
     fusable = False
     """Whether its backward pass can be the step of SGD."""
@@ -48,7 +48,7 @@ class StackedLayer(nn.Module):
         self._configure(layer)
 
     def _configure(self, layer: Any) -> None:
-        """Take over the options of the layer that this one replaces."""
+        """Copy the options of the replaced layer."""
 
     def _weight(self, local: str) -> Tensor | None:
         name = self._names.get(local)
@@ -57,7 +57,7 @@ class StackedLayer(nn.Module):
     def _scaled(
         self, normal: Tensor, before: tuple[int, ...], after: tuple[int, ...] = ()
     ) -> Tensor:
-        """weight * normal + bias, each client's own, spread over dimensions before and after."""
+        """weight * normal + bias, each client's own, broadcast over dimensions before and after."""
         out = self._axis.unfold(normal)
         weight, bias = self._weight("weight"), self._weight("bias")
         if weight is not None:
@@ -165,7 +165,7 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 class StackedLayerNorm(StackedLayer):
-    """nn.LayerNorm: normalized for all together, scaled client by client."""
+    """nn.LayerNorm: normalized for all clients together, scaled client by client."""
 
     def _configure(self, layer: nn.LayerNorm) -> None:
         self._shape, self._eps = layer.normalized_shape, layer.eps
@@ -176,7 +176,7 @@ class StackedLayerNorm(StackedLayer):
 
 
 class StackedGroupNorm(StackedLayer):
-    """nn.GroupNorm likewise, its weights being per channel."""
+    """nn.GroupNorm likewise, with weights per channel."""
 
     def _configure(self, layer: nn.GroupNorm) -> None:
         self._groups, self._eps = layer.num_groups, layer.eps
@@ -234,4 +234,4 @@ LAYERS: dict[type[nn.Module], Any] = {
     nn.Embedding: StackedEmbedding,
     nn.Dropout: StackedDropout,
 }
-"""Layers with a stacked form; subclasses are not meant, since they may compute otherwise."""
+"""Layers with a stacked form; exact types, since subclasses may compute otherwise."""

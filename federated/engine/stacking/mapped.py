@@ -1,7 +1,7 @@
 """MappedModule: any module by `torch.func.vmap`, its parameters stacked.
 
-Slower than folding, and more general: any code may use weights. The first run refuses what vmap
-does: decisions on values, buffers that change, random numbers.
+Slower than folding, but any code may use weights. The first run fails for what vmap refuses:
+branches on values, buffers that change, random numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class MappedModule:
             for path, layer in self._module.named_modules()
             for local, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
         }
-        """Of every parameter's place in a layer: the name of what is there."""
         self._frozen = {
             name: parameter.detach()
             for name, parameter in self._module.named_parameters()
@@ -54,16 +53,16 @@ class MappedModule:
         return self._frozen | dict(self._module.named_buffers(remove_duplicate=False))
 
     def seed(self, generators: Sequence[torch.Generator]) -> None:
-        """Nothing random is let through."""
+        """Do nothing: random numbers are refused."""
 
     def forward(self, clients: int, x: Tensor) -> Tensor:
-        """Run the module once per client, all at once."""
+        """Run the module for all clients at once."""
         self.leaves = {
             name: rows[:clients].detach().requires_grad_() for name, rows in self.rows.items()
         }
         try:
-            # A weight that is one for all would be multiplied with all clients at once, whose
-            # number then decides bits on some processors.
+            # vmap would multiply a weight shared by all with all clients at once, whose number then
+            # decides bits on some processors.
             one_each = {n: p.expand(clients, *p.shape) for n, p in self._frozen.items()}
             parameters = {**self.leaves, **one_each}
             out: Tensor = self._forward(parameters, x.reshape(clients, -1, *x.shape[1:]))
@@ -73,6 +72,6 @@ class MappedModule:
 
     def _one(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         own = {name: parameters[row] for name, row in self._names.items()}
-        # A layer under two names would be put back wrongly with `tie_weights`.
+        # `tie_weights` would restore a layer with two names wrongly.
         out: Tensor = functional_call(self._module, own, (x,), tie_weights=False)
         return out

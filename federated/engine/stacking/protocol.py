@@ -1,4 +1,4 @@
-"""What a stacked module is, whichever way it computes."""
+"""The interface of a stacked module, folded or mapped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class NotStackable(Exception):
-    """Why a module cannot train several clients at once; the text is said to the user."""
+    """A module cannot train several clients at once; users see the reason."""
 
 
 class Stacked(Protocol):
@@ -22,7 +22,7 @@ class Stacked(Protocol):
 
     @property
     def leaves(self) -> Mapping[str, Tensor]:
-        """Of the last forward pass: prefixes of the rows whose gradients are asked for."""
+        """From the last forward pass: prefixes of the rows that need gradients."""
 
     @property
     def fixed(self) -> Mapping[str, Tensor]:
@@ -35,8 +35,8 @@ class Stacked(Protocol):
         """
 
     def seed(self, generators: Sequence[torch.Generator]) -> None:
-        """Where the random numbers of each row come from (dropout), until the next call."""
+        """Set the generators of each row's random numbers (dropout) until the next call."""
 
     @property
     def random(self) -> bool:
-        """Whether it draws random numbers at all."""
+        """Whether it draws random numbers."""

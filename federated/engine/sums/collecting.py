@@ -1,7 +1,6 @@
 """Collects every update of a worker's clients, for algorithms that need them all.
 
-`Partial.keep` says what is kept; this finds what clients trained together moved, on the device, and
-takes it to main memory.
+`Partial.keep` defines what is kept; this computes moves on the device and copies them to memory.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from .summing import Floats
 
 
 class Gathering(Protocol):
-    """What a worker adds its clients to."""
+    """A worker's sum or collection."""
 
     def begin(self, reference: Mapping[str, Tensor], exponents: Mapping[str, int]) -> None:
-        """Forget what was added, and measure from this model on this grid from now on."""
+        """Drop everything, and measure from this model on this grid from now on."""
 
     def add(
         self,
@@ -34,14 +33,14 @@ class Gathering(Protocol):
         *,
         told: bool = True,
     ) -> None:
-        """Add clients by what they trained; those that are not finite are refused and named.
+        """Add trained clients; those that are not finite are refused and named.
 
-        `trained` has their tensors, (k, *shape); one that is missing did not move. `weights` are
-        their samples, (k,); `losses` the sums of their samples' losses, (k,), if they are `told`.
+        `trained` has their tensors, (k, *shape); a missing one did not move. `weights` are their
+        samples, (k,); `losses` the sums of their samples' losses, (k,), valid if `told`.
         """
 
     def take(self) -> Partial:
-        """What was added since the last time."""
+        """Return and drop everything added since the last call."""
 
 
 class Collection:
@@ -95,5 +94,5 @@ class Collection:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Halves as float32, as `Reference` has them."""
+    """Halves as float32, as in `Reference`."""
     return tensor.detach().float() if tensor.element_size() < 4 else tensor.detach()

@@ -1,6 +1,6 @@
 """Exact sums of many clients' moves by PyTorch's operations, on any device.
 
-Every function here has a twin in `engine.compiled.sums`, which says what it does.
+Every function here has a twin in `engine.compiled.sums`, which documents it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.population.sampling import Indices
 
 TILE = 1 << 24
-"""Numbers that are worked on at a time, of one client at least."""
+"""Numbers processed at a time, of one client at least."""
 
 
 def add(
@@ -28,7 +28,7 @@ def add(
     *,
     sign: int = 1,
 ) -> None:
-    """Add every client's moves times its factor to `sums`; tell its largest move."""
+    """Add every client's moves times its factor to `sums`; record its largest move."""
     weights = torch.from_numpy(factors).to(rows.device)
     found = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for part in _tiles(rows):

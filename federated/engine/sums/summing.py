@@ -1,6 +1,6 @@
 """Exact sums of trained tensors where they were trained: the fast way to a `Partial`.
 
-`Partial.add` says what the sum is; this computes the same integers for many clients at once, on the
+`Partial.add` defines the sum; this computes the same integers for many clients at once, on the
 device, in float64 where that is exact and in int64 otherwise (docs/decisions/0004-exact-partials).
 """
 
@@ -61,7 +61,7 @@ class RunningSum:
         for term, row, largest in zip(terms, rows, moves, strict=True):
             term.add(row, factors, largest)
         exponents = np.array([term.exponent for term in terms], dtype=np.int64)
-        with np.errstate(over="ignore"):  # what leaves float64 is infinite
+        with np.errstate(over="ignore"):  # beyond float64 is infinite
             units = np.rint(np.ldexp(moves, exponents[:, None]))
         fine = np.isfinite(losses) & np.isfinite(units).all(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -99,8 +99,6 @@ class RunningSum:
 
 
 class _Term:
-    """The sum of one tensor."""
-
     def __init__(self, name: str, like: Tensor) -> None:
         self.name = name
         self.exponent = 0
@@ -109,12 +107,12 @@ class _Term:
         self._device = like.device
         self._on: ModuleType = compiled_sums if like.device.type == "cpu" else device_sums
         self.bound = 0
-        """What no element of the sum can exceed."""
+        """Upper limit of every element of the sum."""
         self._sums: Tensor | None = None
         """(size,), int64; None while nothing was added."""
 
     def begin(self, reference: Tensor, exponent: int) -> None:
-        """Forget what was added."""
+        """Drop the sum."""
         self._reference = self.rows(reference.unsqueeze(0)).view(-1)
         self.exponent, self._scale = exponent, math.ldexp(1.0, exponent)
         self.bound, self._sums = 0, None
@@ -125,9 +123,9 @@ class _Term:
         return rows if rows.dtype is self._type else rows.to(self._type)
 
     def add(self, rows: Tensor, factors: Floats, largest: Floats, sign: int = 1) -> None:
-        """Add clients, in the hope that it is exact; `largest` (k,) takes their largest moves.
+        """Add clients, exactly below 2**53 units; `largest` (k,) receives their largest moves.
 
-        With `sign` -1 the same clients are taken away again.
+        With `sign` -1 the same clients are subtracted again.
         """
         self._on.add(rows, self._reference, self._scale, factors, self._room(), largest, sign=sign)
 
@@ -144,7 +142,7 @@ class _Term:
         return self._sums
 
     def take(self) -> tuple[int, Tensor]:
-        """Its bound and sum, (*shape); begins anew."""
+        """Return its bound and sum, (*shape), and start anew."""
         taken = self.bound, self._layout.shaped(self._room())
         self.bound, self._sums = 0, None
         return taken
@@ -152,7 +150,7 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a tensor lies in memory, so that going through it in that order copies nothing."""
+    """A tensor's memory order, in which it can be read without a copy."""
 
     shape: tuple[int, ...]
     channels_last: bool

@@ -1,3 +1,1 @@
-"""Ways to train the clients of a chunk: one by one, or all at once; each is checked before it is
-used.
-"""
+"""Trains the clients of a chunk, one by one or all at once; each trainer is checked before use."""

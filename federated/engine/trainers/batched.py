@@ -1,8 +1,8 @@
 """Batched training: the clients of a chunk take their local steps together, one row each.
 
-The last batch of an epoch is filled up with the client's own first sample at weight zero. Clients
-with most samples stand first; each goes from epoch to epoch at its own pace, and drops out after
-its last step. So a client's arithmetic has the same shape with any mates.
+The last batch of an epoch is padded with the client's own first sample at weight zero. Clients with
+most samples come first; each goes through its epochs at its own pace and drops out after its last
+step. So a client's arithmetic has the same shape whichever clients share the chunk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BatchedTrainer:
     ) -> None:
         self._stacked = stacked
         self._names = names
-        """Of every trained tensor of the state: the row that holds it (tied ones share one)."""
+        """By trained tensor of the state: its row (tied ones share one)."""
         self._samples = samples
         self._training = training
         self._seed = seed
@@ -130,6 +130,6 @@ class BatchedTrainer:
 
 
 def _shares(batch: int) -> Tensor:
-    """(batch + 1, batch): what a sample counts in a batch that holds so many; padding nothing."""
+    """(batch + 1, batch): each sample's weight in a batch that holds so many; padding has 0."""
     held = np.arange(batch + 1)[:, None]
     return torch.from_numpy((np.arange(batch) < held) / np.maximum(held, 1))

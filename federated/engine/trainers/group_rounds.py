@@ -1,9 +1,9 @@
-"""GroupRounds: the steps of a round that a group does by itself, before its clients join the rest.
+"""GroupRounds: the steps of a round that a group takes by itself, before its clients join the rest.
 
-In all but the last step of a round a group is a federation of its own, by FedAvg with a server's
-step of 1. In the last step its clients start from the group's model and are added to the sum of all
-groups, measured from the round's model: a mean of means by their weights is the mean. So nothing is
-rounded twice, and a group with one step to a round is summed as a star is.
+In all but the last step of a round a group is a federation of its own, by FedAvg with a server
+learning rate of 1. In the last step its clients start from the group's model and are added to the
+sum of all groups, measured from the round's model: a mean of means by their weights is the mean. So
+nothing is rounded twice, and a group with one step to a round is summed as in a star.
 
 * A group's model depends on the round's model and its own clients alone.
 * A client whose update is not finite is named once, and left out of the round's later steps.
@@ -32,7 +32,7 @@ from ..training.training import Trained
 from .resident import ResidentModule
 
 Train = Callable[[Indices, int, Mapping[str, Tensor]], Iterator[tuple[Chunk, Trained]]]
-"""(clients, step, the model that they start from) -> what some clients of a chunk became."""
+"""(clients, step, initial model) -> results of some clients of a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class GroupStart:
 
     clients: Indices
     step: int
-    """What their random numbers are drawn for."""
+    """The step of their random numbers."""
     tensors: Mapping[str, Tensor]
-    """The model that they start from."""
+    """Their initial model."""
     before: Partial
-    """What earlier steps measured, how many clients each added up, and the refused; no sums."""
+    """Metrics, counts of clients and refusals of earlier steps; no sums."""
 
 
 class GroupRounds:
-    """A worker's way of training one group after another."""
+    """Trains one group after another at a worker."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class GroupRounds:
     ) -> GroupStart:
         """Train all steps of a group but the last; `state` and `tensors` are the round's model.
 
-        FederatedError if its updates are out of any range.
+        Raises FederatedError if its updates leave every range.
         """
         *steps, last = self._steps.of_round(round_number)
         before = Partial({})
@@ -130,7 +130,6 @@ class GroupRounds:
         )
 
     def _moved(self, state: State, total: Partial) -> State:
-        """The group's model after a step."""
         moved, _ = self._plain.apply(state, self._roles, {}, total.mean())
         for name, largest in total.largest.items():
             moved[name] = np.maximum(moved[name], largest)

@@ -1,7 +1,7 @@
-"""Checks an execution on a fixed probe: does it give what training one by one gives?
+"""Checks on a fixed probe that an execution gives the results of training one by one.
 
 Its samples are drawn by counters, for the shape and type of a sample; it holds no client's data. So
-coordinator and workers check the same, and a worker that finds otherwise is at fault.
+coordinator and workers check the same, and a worker with another result is at fault.
 """
 
 from __future__ import annotations
@@ -29,25 +29,22 @@ from .resident import ResidentModule
 from .trainer_factory import TrainerFactory
 
 CLIENTS = 16
-"""Of the probe, at most."""
 POOL = 64
-"""Samples that they draw theirs from."""
+"""Samples that the probe's clients draw from."""
 STEPS = 2
-"""Local steps of a client."""
 LARGEST_BATCH = 32
 LARGEST_RATE = 0.05
-"""Of learning, so that the probe's few steps diverge with no optimizer."""
+"""Upper limit of the learning rate, so that the probe's few steps do not diverge."""
 FEW = 3
-"""Clients that are compared with training one by one."""
+"""Clients compared with training one by one."""
 SEED = 0
 AGREE = 1e-6
-"""How far training together may lie from training alone in float64, of the largest move."""
+"""Largest deviation of training together in float64, relative to the largest move."""
 AGREE_ABOUT = 1e-3
 """The same in the model's own type."""
 
 
 Results = dict[int, dict[str, Tensor]]
-"""What each client became."""
 
 
 def example(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -63,16 +60,16 @@ def check(
     like: Tensor,
     device: torch.device,
 ) -> None:
-    """NotStackable unless a client ends as it does alone, with any mates.
+    """Raise NotStackable unless a client's result is the same alone and with any others.
 
-    `like` are samples (n, ...): of their values nothing is used.
+    `like` are samples (n, ...), used for their shape and type only.
     """
     make = partial(_Probe, resident.module, training, tuple(like.shape[1:]), like.dtype, device)
     probe = make()
     execution = Execution(execution.kind, min(execution.chunk_size, CLIENTS))
     exact = execution.kind is not ExecutionKind.COMPILED
-    # A compiled chain is known layer by layer, and takes seconds to compile for another type. What
-    # is not exact is compared by plain gradients: Adam makes large moves of their rounding errors.
+    # A compiled chain is known layer by layer, and takes seconds to compile for another type.
+    # Inexact executions are compared by plain gradients: Adam amplifies their rounding errors.
     wide, module = (
         (make(double=True), _doubled(resident)) if exact else (make(plain=True), resident)
     )
@@ -86,13 +83,13 @@ def check(
 
 
 class Unchecked(NotStackable):
-    """The probe says nothing about this model: its code does not train on random numbers."""
+    """The model's code does not train on random numbers, so the probe cannot check it."""
 
 
 def check_chain(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """NotStackable unless the module computes what the chain of its layers says, without a kernel.
+    """Raise NotStackable unless the module computes its chain of layers; runs no kernel.
 
-    A function may go by the name of another.
+    A function may have the name of another.
     """
     wide = copy.deepcopy(module).cpu().double().train()
     x = _pool(module, input_shape, dtype).double()
@@ -119,7 +116,7 @@ def _through(chain: tuple[Dense, ...], module: nn.Module, x: Tensor) -> Tensor:
 
 
 class _Probe:
-    """Clients that are the same wherever they are made, and what they train with.
+    """Clients that are the same on every machine, and their training.
 
     `double` makes their samples float64, `plain` trains them with plain SGD.
     """
@@ -147,14 +144,13 @@ class _Probe:
         self.device = device
         x = _pool(module, input_shape, dtype)
         y = np.arange(POOL, dtype=np.int64) % 2
-        # The last batch is not full, so that what fills it up would show.
+        # The last batch is not full, so that wrong padding shows.
         sizes = (max(1, STEPS * batch - 2), max(1, STEPS * batch - 1))
         clients = bootstrap(y, CLIENTS, sizes, SEED, id_pattern="probe {index}")
         values = (x.double() if double and x.is_floating_point() else x).numpy()
         self.samples = Samples(values, y, clients, self.training, seed=SEED, device=device)
 
     def chunk(self, start: int, stop: int) -> Chunk:
-        """Some of the clients."""
         return self.samples.chunk(np.arange(start, stop))
 
     def trainer(self, execution: Execution, resident: ResidentModule) -> ChunkTrainer:
@@ -193,7 +189,7 @@ def _check_mates(
 
 
 def _alone(probe: _Probe, resident: ResidentModule, model: Mapping[str, Tensor]) -> Results:
-    """What some of the clients become one by one; Unchecked if that is nothing to compare with."""
+    """Results of some clients one by one; Unchecked if they allow no comparison."""
     try:
         alone = probe.trainer(Execution(ExecutionKind.SEQUENTIAL, FEW), resident)
         found = _results(alone, probe.chunk(0, FEW), model)
@@ -220,7 +216,7 @@ def _compare(expected: Results, found: Results, model: Mapping[str, Tensor], agr
 
 
 def _doubled(resident: ResidentModule) -> ResidentModule:
-    """The module in float64 and without dropout, where exactness shows right and wrong."""
+    """The module in float64 without dropout, where only wrong code makes a difference."""
     module = copy.deepcopy(resident.module).double()
     for layer in module.modules():
         if isinstance(layer, nn.Dropout):
@@ -235,7 +231,7 @@ def _model_of(resident: ResidentModule) -> dict[str, Tensor]:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """NotStackable for what fails on the probe."""
+    """Turn failures on the probe into NotStackable."""
     try:
         yield
     except ClientFailed as error:

@@ -1,4 +1,4 @@
-"""ResidentModule: the one module of a worker, which becomes one model after another."""
+"""ResidentModule: a worker's one module, which loads one model after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResidentModule:
     def __init__(
         self, module: nn.Module, loss: Loss, device: torch.device, *, example: Tensor | None = None
     ) -> None:
-        """Take a module over; `example` is two samples of it, to see what it can be fed."""
+        """Take over a module; `example`, two samples, shows which memory format it accepts."""
         self.module = module.to(device)
         self._channels_last = example is not None and _takes_channels_last(module, example)
         pooling = [layer for layer in module.modules() if isinstance(layer, _POOLING)]
@@ -51,8 +51,8 @@ class ResidentModule:
     def gradients_arranged(self) -> Iterator[None]:
         """Let gradients reach pooling layers in the memory format of the module.
 
-        They lose it where activations are flattened, and the way back through a pooling layer is
-        then several times as long.
+        Flattened activations lose it, and then a pooling layer's backward pass takes several times
+        longer.
         """
         hooks = [layer.register_forward_hook(_arrange_gradient) for layer in self._pooling]
         try:
@@ -62,7 +62,7 @@ class ResidentModule:
                 hook.remove()
 
     def laid_out(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A state whose tensors lie in memory as the module's do, so that loading it is a copy."""
+        """A state with the module's memory layout, so that loading it is a copy."""
         return {
             name: tensor
             if name not in self._parameters or tensor.stride() == self._parameters[name].stride()
@@ -71,15 +71,15 @@ class ResidentModule:
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Make the module the given model, bit for bit."""
+        """Load a model into the module, bit for bit."""
         for name, tensor in self._parameters.items():
             tensor.copy_(state[name])
-        for buffer in self._buffers:  # a model may have put other tensors in their places
+        for buffer in self._buffers:  # a model may have replaced its buffers
             value = state[buffer.name] if buffer.kept else buffer.first
             setattr(buffer.owner, buffer.attribute, value.clone())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The module's state as it is now; the next load changes it."""
+        """The module's present state; the next load changes it."""
         return self._parameters | {
             buffer.name: getattr(buffer.owner, buffer.attribute).detach()
             for buffer in self._buffers
@@ -87,7 +87,7 @@ class ResidentModule:
         }
 
     def evaluate(self, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64], batch: int) -> Tally:
-        """Judge the loaded model on samples x (n, ...), in batches that start at the first."""
+        """Evaluate the loaded model on samples x (n, ...), in consecutive batches."""
         self.module.eval()
         tally = Tally()
         with torch.inference_mode():
@@ -110,7 +110,7 @@ class _Buffer:
     attribute: str
     first: Tensor
     kept: bool
-    """Whether it is part of the state; one that is not begins anew with every client."""
+    """Whether it is part of the state; otherwise it is reset for every client."""
 
 
 def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:

@@ -1,6 +1,6 @@
-"""Client by client: one resident module that becomes one client after another.
+"""Client by client: one resident module that loads one client's model after another.
 
-It suits every model, and is the faster way for large ones.
+It suits every model, and is faster for large ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .resident import ResidentModule
 
 
 class SequentialTrainer:
-    """Trains one client after another; `update` is the user's own way of training, if any."""
+    """Trains one client after another; `update` is the user's own training code, if any."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SequentialTrainer:
         self._optimizer = LocalOptimizer(training)
         layers = resident.module.modules()
         self._smallest = 2 if any(isinstance(layer, _BatchNorm) for layer in layers) else 1
-        """Samples that a step needs: batch statistics of one sample are none."""
+        """Samples that a step needs: one sample has no batch statistics."""
 
     def train(
         self,
@@ -97,13 +97,13 @@ class SequentialTrainer:
         model: Mapping[str, Tensor],
         memories: Mapping[int, State],
     ) -> tuple[float | None, State | None]:
-        """The sum of its losses, if it tells, and what it wants to keep."""
+        """Train a client; return its sum of losses, if told, and its memory."""
         self._resident.load(model)
         seed_torch(self._seed, Purpose.TRAIN, round=round_number, key=key)
         self._resident.module.train()
         if self._update is None:
             return self._epochs(epochs), None
-        self._resident.module.zero_grad()  # of gradients that the last client left
+        self._resident.module.zero_grad()  # drop gradients of the last client
         client = LocalClient(
             id=self._samples.partition.client_id(index),
             round=round_number,

@@ -28,7 +28,7 @@ CPU_ONLY = "compiled training is for the CPU"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFactory:
-    """What the trainers of one worker are made of."""
+    """The parts of one worker's trainers."""
 
     resident: ResidentModule
     samples: Samples
@@ -38,7 +38,7 @@ class TrainerFactory:
     update: ClientUpdate | None = None
 
     def make(self, execution: Execution) -> ChunkTrainer:
-        """The trainer of an execution; NotStackable if the model cannot be trained that way."""
+        """The trainer of an execution; NotStackable if it does not suit the model."""
         resident, samples, training = self.resident, self.samples, self.training
         if execution.kind is ExecutionKind.SEQUENTIAL:
             return SequentialTrainer(
@@ -67,7 +67,7 @@ class TrainerFactory:
         return CompiledTrainer(chain, capacity, self.samples, self.training, dtype=dtype)
 
     def why_not_together(self) -> str | None:
-        """What rules out training several clients at once, for any model."""
+        """What rules out training several clients at once."""
         return why_not_together(self.resident.trained.values(), self.resident.loss, self.update)
 
 

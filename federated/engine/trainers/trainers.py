@@ -15,20 +15,20 @@ from .trainer_factory import TrainerFactory
 
 
 class Trainers:
-    """The trainers of one worker; each is made when it is first needed, and kept."""
+    """The trainers of one worker; each is made on first need, and kept."""
 
     def __init__(self, factory: TrainerFactory) -> None:
         self.factory = factory
         self._made: dict[Execution, ChunkTrainer] = {}
 
     def get(self, execution: Execution) -> ChunkTrainer:
-        """The trainer of an execution; NotStackable if the model cannot be trained that way."""
+        """The trainer of an execution; NotStackable if it does not suit the model."""
         if execution not in self._made:
             self._made[execution] = self.factory.make(execution)
         return self._made[execution]
 
     def checked(self, execution: Execution) -> ChunkTrainer:
-        """The same, once it gave on the probe what training one by one gives; ExecutionRefused."""
+        """A trainer whose results on the probe equal training one by one; else ExecutionRefused."""
         if execution not in self._made:
             try:
                 if execution.kind is not ExecutionKind.SEQUENTIAL:
@@ -46,5 +46,5 @@ class Trainers:
         like = made_of.samples.x
         compiles = execution.kind is ExecutionKind.COMPILED
         turn = being_compiled(like.dtype) if compiles else nullcontext()
-        with turn, suppress(Unchecked):  # then the user who named it is responsible
+        with turn, suppress(Unchecked):  # the user who named it is responsible
             check(execution, made_of.resident, made_of.training, like=like, device=made_of.device)

@@ -1,4 +1,4 @@
-"""What a user's own `client_update` is given: one client, with all that training it needs.
+"""The argument of a user's own `client_update`: one client, with everything that training needs.
 
     def client_update(client):
         optimizer = torch.optim.SGD(client.module.parameters(), lr=client.training.learning_rate)
@@ -7,7 +7,7 @@
             client.loss(client.module(x), y).backward()
             optimizer.step()
 
-The module is the global model at the beginning; what it is at the end is the client's update.
+At the beginning the module is the global model; at the end it is the client's update.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class LocalClient:
     module: nn.Module
     """The global model, in training mode; change it in place."""
     training: Training
-    """The section `training` of the configuration."""
+    """The section `training` of the config."""
     loss: Loss
-    """(outputs, labels) -> mean loss, as the configuration names it."""
+    """(outputs, labels) -> mean loss, as the config names it."""
     memory: dict[str, Any]
-    """NumPy arrays or tensors by name that this client finds again the next time it trains."""
+    """NumPy arrays or tensors by name that this client keeps for its next training."""
     samples: Samples = field(repr=False)
     orders: list[Indices] = field(repr=False)
 
@@ -63,7 +63,7 @@ class LocalClient:
                 yield x[start : start + size], y[start : start + size]
 
     def run(self, update: ClientUpdate) -> tuple[float | None, State | None]:
-        """Let the user's code train; the sum of its samples' losses, if told, and its memory."""
+        """Run the user's code; the sum of its samples' losses, if told, and its memory."""
         had_memory = bool(self.memory)
         told = update(self)
         loss = None if told is None else float(told) * len(self)
@@ -74,7 +74,7 @@ class LocalClient:
 
 
 ClientUpdate = Callable[[LocalClient], "float | None"]
-"""A user's way of training a client; it may return the mean loss of its samples."""
+"""A user's own training code; it may return the mean loss of its samples."""
 
 
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
@@ -90,7 +90,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def client_update_function(name: str | None) -> ClientUpdate | None:
-    """The user's own way of training a client, registered or by dotted path, if one is named."""
+    """The user's own training code, registered or by dotted path, if the config names any."""
     if name is None:
         return None
     found: ClientUpdate = resolve_client_update(name)

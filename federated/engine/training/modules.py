@@ -1,4 +1,4 @@
-"""A PyTorch module as the federation sees it: its state as NumPy arrays, and their roles."""
+"""A PyTorch module as the federation uses it: its state as NumPy arrays, and their roles."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ...errors import RunRefused
 from .training_code import resolve_loss
 
 # oneMKL's matmuls otherwise depend on where in memory a matrix begins, so that a client's bits
-# would depend on its place in a chunk. It reads this when it is first used. Forced, whatever the
-# user's environment says: the bits are the config's.
+# would depend on its place in a chunk. oneMKL reads this on its first use. It overrides the user's
+# environment: the bits are the config's.
 os.environ["MKL_CBWR"] = "AUTO"
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's `mallopt`."""
+"""Parameters of glibc's `mallopt`."""
 
 LIMITING = (
     *("MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
     *("NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT"),
 )
-"""Variables by which libraries are told which instructions to use, and so what bits to give."""
+"""Variables that limit a library's instructions, and so decide bits."""
 
 HELD = frozenset(
     {
@@ -62,7 +62,7 @@ def roles_of(module: nn.Module, *, keep_buffers: bool) -> dict[str, TensorRole]:
 
 
 def fitted(module: nn.Module, dtype: np.dtype[Any]) -> nn.Module:
-    """The module in the type of its samples: float64 where they are, otherwise float32."""
+    """The module in its samples' type: float64 for float64 samples, otherwise float32."""
     return module.double() if dtype == np.float64 else module
 
 
@@ -74,7 +74,7 @@ def state_of(module: nn.Module) -> dict[str, Array]:
 def seed_torch(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> None:
     """Make torch's own generators a function of these counters (initial weights, dropout)."""
     value = torch_seed(seed, purpose, round=round, key=key)
-    # Not torch.manual_seed: it formats a stack trace for every device that is not in use.
+    # Not torch.manual_seed: it formats a stack trace for every unused device.
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(value)
@@ -91,10 +91,10 @@ def settle(threads: int, device: str) -> torch.device:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep what is freed for the next tensor of that size.
+    """Have glibc keep freed memory for the next tensor of that size.
 
-    By default it gives large blocks back to the system. Getting their pages again takes longer than
-    a CNN's steps write to them. A no-op elsewhere.
+    By default it returns large blocks to the system, and getting their pages again takes longer
+    than a CNN's steps write to them. A no-op elsewhere.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -109,7 +109,7 @@ def loss_function(name: str) -> Loss:
 
 
 def environment() -> Mapping[str, Any]:
-    """What equal bits depend on besides the configuration, for the manifest."""
+    """Facts besides the config that decide bits, for the manifest."""
     limits = " ".join(f"{n}={os.environ[n]}" for n in LIMITING if os.environ.get(n))
     return {
         "torch": torch.__version__,
@@ -125,7 +125,7 @@ def environment() -> Mapping[str, Any]:
 
 
 def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:
-    """For each client of stacked tensors (k, *shape): 16 hex digits over the bytes of each."""
+    """By client of stacked tensors (k, *shape): 16 hex digits over the bytes of each."""
     arrays = {name: _numpy(name, tensor) for name, tensor in sorted(stacked.items())}
     for client in range(len(next(iter(arrays.values())))):
         yield {

@@ -1,7 +1,7 @@
 """A client's optimizer, or that of many clients in step, by the functional forms of `torch.optim`.
 
-The classes around those cost more than a step of a small model. A stacked tensor is moved as a
-whole: all formulas are elementwise, so that each client's row moves as it would alone.
+Its classes cost more than a step of a small model. A stacked tensor is moved as a whole: all
+formulas are elementwise, so that each client's row moves as it would alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...config.schema import Training
 
 
 def fused_rate(training: Training) -> float | None:
-    """The learning rate if a step is no more than rate x gradient: plain SGD; otherwise None."""
+    """The learning rate for plain SGD, whose step is rate x gradient; otherwise None."""
     plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
     return training.learning_rate if plain else None
 
@@ -25,8 +25,8 @@ def fused_rate(training: Training) -> float | None:
 class LocalOptimizer:
     """Moves named tensors by their gradients; `begin` clears its memory.
 
-    From step to step a tensor may lose rows at its end (clients that are done), and its memory
-    with it. Tensors without a gradient stay as they are, as in `torch.optim`.
+    From step to step a tensor may lose rows at its end (clients that are done), and its memory with
+    it. Tensors without a gradient stay as they are, as in `torch.optim`.
     """
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -39,7 +39,7 @@ class LocalOptimizer:
         self._steps: dict[str, Tensor] = {}
 
     def begin(self) -> None:
-        """Forget the steps so far."""
+        """Clear the memory of earlier steps."""
         self._first, self._second, self._steps = {}, {}, {}
 
     def step(self, tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:

@@ -1,4 +1,4 @@
-"""Collects what a user's code prints, by the thread that runs it, and prints it all the same."""
+"""Collects the output of a user's code, by its thread, and still prints it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 MOST_PRINTED = 2_000
-"""Characters of one client in one round that are kept."""
+"""Characters kept of one client's output in one round."""
 
 
 class Printed:
-    """What was printed so far."""
+    """Collected output."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -21,7 +21,7 @@ class Printed:
         self._more = 0
 
     def write(self, text: str) -> None:
-        """Keep some more, as far as there is room."""
+        """Add text, up to the limit."""
         kept = text[: MOST_PRINTED - self._kept]
         self._parts.append(kept)
         self._kept += len(kept)
@@ -29,13 +29,13 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """All that was kept, and how much more there was."""
+        """The kept text, and how much was dropped."""
         kept = "".join(self._parts).rstrip("\n")
         return f"{kept}\n({self._more} more characters)" if self._more else kept
 
 
 class _Routed:
-    """Standard output, which also collects what a thread prints that asked for it."""
+    """Standard output, which also collects the output of registered threads."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
@@ -61,7 +61,7 @@ _changing = threading.Lock()
 
 @contextmanager
 def collected() -> Iterator[Printed]:
-    """What this thread prints meanwhile; the last to end restores standard output."""
+    """Collect this thread's output; the last context to end restores standard output."""
     printed = Printed()
     with _changing:
         out = sys.stdout

@@ -1,4 +1,4 @@
-"""The samples that a worker trains on: one contiguous array, from which a step gathers its rows.
+"""A worker's samples: one contiguous array, from which a step gathers its rows.
 
 There is no loader per client: a chunk is a table of positions for all its clients.
 """
@@ -21,14 +21,14 @@ from ...core.randomness import UInt64s, permutations
 from ...core.state import Array
 
 MEANINGLESS = (
-    "The given NumPy array is not writable",  # those of Ray's object store are only read
-    "There is a performance drop",  # of vmap, which the cost model knows
+    "The given NumPy array is not writable",  # Ray's object store is read-only
+    "There is a performance drop",  # about vmap, which the cost model accounts for
 )
-"""How warnings of PyTorch begin that mean nothing in training here."""
+"""Beginnings of PyTorch warnings that do not matter in training here."""
 
 
 def silence() -> None:
-    """Ignore them from now on, in the whole process; may be called again.
+    """Ignore these warnings from now on, in the whole process; may be called again.
 
     `warnings.catch_warnings` would swap the filters of all threads for a moment.
     """
@@ -43,9 +43,7 @@ class Chunk:
     clients: Indices
     """Their places in the population, (k,), those with most samples first."""
     keys: UInt64s
-    """Their random keys, (k,)."""
     sizes: npt.NDArray[np.int64]
-    """Their samples, (k,)."""
     rows: npt.NDArray[np.int64]
     """Positions of all their samples, client after client."""
 

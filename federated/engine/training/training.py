@@ -1,4 +1,4 @@
-"""What trainers of every kind have in common: clients in, what each of them became out."""
+"""The interface of all trainers: clients in, their trained tensors out."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from .samples import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What some clients of a chunk became; its tensors are valid until the next is asked for."""
+    """Results of some clients of a chunk; its tensors are valid until the next result."""
 
     where: slice
-    """Which clients of the chunk."""
     tensors: Mapping[str, Tensor]
-    """Their tensors, (k, *shape); one that is missing did not move."""
+    """Their tensors, (k, *shape); a missing one did not move."""
     losses: npt.NDArray[np.float64]
     """Sums of their samples' losses in the last epoch, measured while training, (k,)."""
     seconds: float
-    """What the arithmetic of training took."""
+    """Time in training arithmetic."""
     memories: Mapping[int, State] = field(default_factory=dict)
-    """What clients want to find again the next time they train, by their index."""
+    """By client index: what it keeps for its next training."""
     told: bool = True
-    """Whether the losses are told; a user's own way of training need not."""
+    """Whether losses are known; a user's own training code may omit them."""
     printed: Mapping[str, str] = field(default_factory=dict)
-    """What a user's own way of training printed, by the client's id."""
+    """By client id: output of the user's own training code."""
 
 
 class ChunkTrainer(Protocol):
-    """Trains the clients of a chunk from one model; what a client becomes depends on it alone."""
+    """Trains the clients of a chunk from one model; a client's result depends on it alone."""
 
     def train(
         self,

@@ -1,6 +1,6 @@
 """Decide which function a `loss_function` or a `client_update` stands for.
 
-Each is written as `module:name`, or registered under a name of its own, as a notebook needs it.
+Each is written as `module:name`, or registered under a name, as in a notebook.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...core.registry import Registry
 
 
 def _no_class(found: object) -> str:
-    """What is wrong with a class in the place of what is called with tensors or a client."""
+    """The fault of a class where a function is needed; empty for anything else."""
     if not inspect.isclass(found):
         return ""
     name = found.__name__
@@ -30,7 +30,7 @@ register_loss = _losses.register
 register_client_update = _updates.register
 """Register the decorated function under a name: `@register_client_update("mine")`."""
 
-# What the methods of `Registry` say, of losses and of client updates.
+# The methods of `Registry`, for losses and client updates.
 resolve_loss, resolve_client_update = _losses.resolve, _updates.resolve
 registered_loss, registered_client_update = _losses.registered, _updates.registered
 bring_loss, bring_client_update = _losses.bring, _updates.bring

@@ -1,5 +1,5 @@
-"""The loop of rounds: what sites are asked, which sites a round waits for, what of it counts.
+"""The loop of rounds: orders to sites, sites that a round waits for, answers that count.
 
-It decides by `core` and asks sites through a `FederationMediator`. It does not know where sites
+It decides by `core` and sends orders through a `FederationMediator`. It does not know where sites
 come from, and it writes to disk only through `run_folder`.
 """

@@ -1,9 +1,9 @@
-"""The coordinator: runs a federation's rounds, until they are all done or a rule ends them.
+"""Coordinator: runs a federation's rounds until all are done or a rule ends them.
 
-A round: the sites train the model, each answers with one exact Partial, the coordinator merges the
-Partials, applies the mean update and has the new model judged. The model, the best round and the
-end of the run depend on exact sums only, so a run that was interrupted, or lost sites, ends in the
-same bits as one that was not. Orders have keys, so a restarted coordinator finds them again.
+In a round the sites train the model and each answers with one exact Partial. The coordinator merges
+the Partials, applies the mean update and has the new model evaluated. The model, the best round and
+the end of the run depend on exact sums only, so a run that was interrupted, or lost sites, ends in
+the same bits. Orders have keys, so a restarted coordinator finds them again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .traffic_budget import Meter
 from .training import TrainingPhase
 
 GIVEN_BACK = 0.1
-"""Part of all movable clients that sites which came back are given in a round, at most."""
+"""The largest share of all movable clients that returning sites get back per round."""
 
 
 class Coordinator:
     """Runs rounds through a mediator and keeps their record in a run folder."""
 
     def __init__(self, run: RunContext, identity: str) -> None:
-        """`identity` is what decides the bits of the run, for its checkpoints."""
+        """`identity`, for checkpoints: the hash of everything that decides the run's bits."""
         self._run = run
         self._config = run.config
         self._client_digests: Mapping[str, Mapping[str, str]] = {}
-        """Of the round trained last, if the config asks for them."""
+        """Of the last trained round, if the config requests them."""
         self._not_finite_at: Sequence[str] = ()
-        """Sites on whose samples the loss of the model judged last is not finite."""
+        """Sites whose samples gave the last evaluated model a loss that is not finite."""
         self._log = RoundLog(run.config, run.folder, identity)
         self._training = TrainingPhase(run=run)
         self._evaluation = EvaluationPhase(run=run)
@@ -52,9 +52,9 @@ class Coordinator:
         return GlobalModel(0, initial, self._run.algorithm.init(initial), digest(initial))
 
     def recovered(self, initial: State) -> GlobalModel:
-        """The model that an interrupted run continues from; its later metrics are forgotten.
+        """The model from which an interrupted run continues; drops the rows of later rounds.
 
-        Sites that were refused repeatedly take no part in what is left of the run either.
+        Sites that were refused repeatedly stay excluded for the rest of the run.
         """
         for site, reason in out_for_good(self._run.limits.refusals).items():
             self._run.mediator.membership.distrust(site, reason)
@@ -62,7 +62,7 @@ class Coordinator:
         return self.first(initial) if checkpoint is None else model_of(checkpoint)
 
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> str:
-        """Run what is left of the rounds; why they ended. `moved` is told every new model."""
+        """Run the remaining rounds and return why they ended. `moved` gets every new model."""
         run = self._run
         wire, needs = run.mediator.orders.counts_on_the_wire, run.algorithm.needs
         costs = Costs.of(model.state, run.roles, needs, on_the_wire=wire)
@@ -86,7 +86,7 @@ class Coordinator:
 
     def _round(self, model: GlobalModel) -> GlobalModel:
         if (meter := self._run.orders.meter) is not None:
-            self._log.flush()  # what the last round cost is in the folder before this one's plan
+            self._log.flush()  # the last round's traffic is in the folder before this round's plan
             judges = judges_of(self._config, model.round_number + 1)
             self._run.orders.plan(meter, model, judges, self._run.late.sites())
         row, new = self.step(model)
@@ -97,7 +97,7 @@ class Coordinator:
         return new
 
     def step(self, model: GlobalModel) -> tuple[dict[str, Any], GlobalModel]:
-        """Train and judge one round, and record nothing of it: its row and its model."""
+        """Train and evaluate one round without recording it; return its row and model."""
         run, number, of = self._run, model.round_number + 1, self._config.federation.rounds
         run.mediator.membership.rebalance(GIVEN_BACK, round_number=number)
         run.orders.tell_changes()
@@ -107,7 +107,7 @@ class Coordinator:
         self._client_digests = trained.digests
         total, late = trained.total, trained.late
         update = run.algorithm.combine(total)
-        with np.errstate(over="ignore"):  # whether the model is finite is looked at as a whole
+        with np.errstate(over="ignore"):  # _check_finite checks the whole model
             state, memory = run.algorithm.apply(model.state, run.roles, model.memory, update)
         for name, largest in total.largest.items():
             state[name] = np.maximum(state[name], largest)
@@ -132,7 +132,7 @@ class Coordinator:
         return row, new
 
     def _check_finite(self, row: Mapping[str, Any], new: GlobalModel) -> None:
-        """ModelNotFinite for a model that no round could mend; the one before it stays the last."""
+        """Raise ModelNotFinite for a model beyond repair; the one before it stays the last."""
         name = next((n for n, a in new.state.items() if not np.isfinite(a).all()), None)
         if name is None and row.get("loss", 0.0) is not None:
             return
@@ -151,7 +151,6 @@ class Coordinator:
         self._run.emit("round_finished", of=self._config.federation.rounds, **fields)
 
     def _book_traffic(self) -> None:
-        """Record what has crossed since the last time."""
         flows, meter = self._run.mediator.orders.drain_traffic(), self._run.orders.meter
         if meter is not None:
             meter.book(flows)

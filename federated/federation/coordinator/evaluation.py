@@ -1,7 +1,6 @@
 """EvaluationPhase: evaluates a model, on the coordinator's test set or on clients' samples.
 
-Where a clock decides which clients have judged, the phase journals that, and reads it there when
-the round is run again.
+If a clock decides which evaluations count, the phase journals them for a repeated round.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from .site_orders import EVALUATION
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationQuery(RunQuery):
-    """Asks how a model does on samples."""
+    """Asks sites to evaluate a model on samples."""
 
     samples_of: Callable[[Share], Indices] | None
-    """How many samples the judges in a share have, -1 if unknown; None where no number is known."""
+    """Share -> samples of its evaluating clients, -1 if unknown; None if all are unknown."""
 
     @property
     def name(self) -> str:
@@ -55,12 +54,12 @@ class EvaluationQuery(RunQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPhase:
-    """The evaluation of a run's models."""
+    """Evaluates a run's models."""
 
     run: RunContext
 
     def evaluate(self, model: GlobalModel) -> tuple[Tally, list[str]]:
-        """How the model did, and the sites on whose samples its loss is not finite."""
+        """The model's tally, and the sites whose samples gave a loss that is not finite."""
         at_sites = self.run.config.evaluation.where == "sites"
         answers = self._at_sites(model) if at_sites else self._on_test_set(model)
         total, not_finite_at = Tally(), []
@@ -95,7 +94,7 @@ class EvaluationPhase:
         return answers
 
     def _on_test_set(self, model: GlobalModel) -> Answers:
-        """Any site that is there judges the whole test set."""
+        """Have any available site evaluate the whole test set."""
         samples = np.array([self.run.test_samples])
         query = self._query(model, {"on": "test"}, 1, lambda share: samples)
         wait_s = self.run.config.participation.wait_for_sites_s
@@ -128,7 +127,6 @@ class EvaluationPhase:
         return gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
 
     def _judges(self) -> int:
-        """How many clients judge a model at the sites."""
         run, evaluation = self.run, self.run.config.evaluation
         population = run.mediator.membership.assignment.population
         match evaluation.clients:

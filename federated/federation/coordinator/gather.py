@@ -3,8 +3,8 @@
 Each site gets one order about its share. A lost site leaves its share behind: the clients that may
 move go to the other sites as further orders, whose answers add up with the rest; the others wait
 for the site. So every client is in exactly one answer, even if sites are lost. A site whose answer
-does not count is asked nothing more of this query, and its share is treated like that of a lost
-site. `core.rounds.participation` decides which clients a round may do without, and when.
+does not count gets no further orders of this query, and its share is treated like a lost site's.
+`core.rounds.participation` decides which clients a round may do without, and when.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from ...errors import FederatedError
 from ..events import Emit
 
 LONGEST_WAIT_S = 3600.0
-"""Then one looks again, whether anything has happened or not."""
+"""The longest wait before the state is checked again without an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Clients whose answer is wanted from one site."""
+    """Clients that one site must answer for."""
 
     site: str
     stays: Share = ()
-    """Those that no other site may be asked about."""
+    """Clients that no other site may be asked about."""
     moves: Share = ()
 
     @property
     def share(self) -> Share:
-        """All of them, as the order says it."""
+        """All of them, as in the order."""
         return tuple(sorted((*self.stays, *self.moves), key=lambda each: each.start))
 
 
@@ -64,14 +64,14 @@ class AnswerCheck(Protocol):
     def round_number(self) -> int: ...
 
     def check(self, share: Share, answer: Payload) -> None:
-        """AnswerRefused for what cannot be an answer to the order about these clients."""
+        """Raise AnswerRefused for an impossible answer to the order about these clients."""
 
     def refused(self, site: str, error: Exception) -> bool:
-        """Note that an answer of a site does not count; whether it takes no further part."""
+        """Record that a site's answer does not count; return whether the site is excluded."""
 
 
 class Query(AnswerCheck, Protocol):
-    """What is asked about clients."""
+    """A query about clients."""
 
     @property
     def name(self) -> str:
@@ -81,37 +81,34 @@ class Query(AnswerCheck, Protocol):
         """Send the order about these clients."""
 
     def close(self, site: str, share: Share) -> None:
-        """Have that order answered with what is done of it."""
+        """Have the site answer that order with its finished work."""
 
     def covered(self, share: Share, answer: Payload) -> int:
-        """How many clients a checked answer covers; only asked where some may be missing.
-
-        AnswerRefused if it covers others than these.
-        """
+        """How many clients a checked answer covers, if some may be missing; or AnswerRefused."""
 
     def most(self, share: Share) -> int:
-        """How many of these clients it is about."""
+        """How many of these clients the query is about."""
 
     def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
-        """The sites whose answers do not count beside all the others, and why."""
+        """Sites whose answers do not count next to all the others, and why."""
 
     def site_changed(self) -> None:
-        """Sites were lost or came back."""
+        """Called when sites were lost or came back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, and what it is about."""
+    """An answer and the clients of its order."""
 
     part: Part
     payload: Payload
     clients: int
-    """How many it covers, where that was asked for."""
+    """How many clients it covers, if the query asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An order that was not waited for any longer; its answer may still come."""
+    """An order that the query stopped waiting for; its answer may still arrive."""
 
     query: AnswerCheck
     part: Part
@@ -120,22 +117,21 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What a query brought in."""
+    """The result of a query."""
 
     all: Sequence[Answered]
     missing: Sequence[Part]
-    """Parts without an answer."""
     late: Sequence[Unanswered]
     """Missing parts whose sites may still answer."""
     reason: str
-    """Why it was closed, or clients were left out; empty if neither happened."""
+    """Why the query closed early or left clients out; empty if it did neither."""
 
 
 @dataclass(slots=True)
 class _Open:
     part: Part
     done: int = 0
-    """Clients that the site says are done."""
+    """Finished clients, as the site reports."""
 
 
 class Gather:
@@ -165,7 +161,7 @@ class Gather:
         self._reason = ""
 
     def answers(self, parts: Sequence[Part]) -> Answers:
-        """Ask, and wait for the answers; TooFewSites, BelowQuorum, or what the work raised."""
+        """Send orders and wait; raises TooFewSites, BelowQuorum, or the work's own error."""
         self._waiting = list(parts)
         with self._events.heard_by(self._hear):
             while not self._is_over():
@@ -176,7 +172,7 @@ class Gather:
         return Answers(all=self._answered, missing=self._missing, late=late, reason=self._reason)
 
     def _is_over(self) -> bool:
-        """One turn: send what can be sent, see what is due, wait for something to happen."""
+        """Take one turn: send possible orders, check what is due, wait for an event."""
         if self._closed is None:
             self._send_waiting()
         now = self._clock()
@@ -299,14 +295,14 @@ class Gather:
     # -- answers that do not count ----------------------------------------------------------------
 
     def _leave_out(self, site: str, error: Exception) -> None:
-        """Ask a site nothing more: of this query, or of all."""
+        """Exclude a site from this query or from all."""
         self._left_out[site] = str(error)
         if self._query.refused(site, error):
             number = self._query.round_number
             self._membership.distrust(site, str(error), round_number=number)
 
     def _left_some_out(self) -> bool:
-        """Leave out sites whose answers do not count beside the others; whether there were any."""
+        """Exclude sites whose answers do not count next to the others; return whether any."""
         problems = self._query.review(self._answered)
         for site, error in problems.items():
             self._leave_out(site, error)
@@ -326,10 +322,10 @@ class Gather:
         return bool(part.stays) or set(self._membership.sites) <= set(refused)
 
     def _refused(self) -> Mapping[str, str]:
-        """The sites that are asked nothing more, in this query or in any, and why."""
+        """Sites excluded from this query or from all, and why."""
         return {**self._membership.excluded, **self._left_out}
 
-    # -- what happens meanwhile -------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def _hear(self, site: str, payload: Payload | None) -> None:
         if payload is None:
@@ -341,7 +337,7 @@ class Gather:
         try:
             told = believed(payload.kind, payload.header)
         except NotBelieved:
-            return  # the log has it
+            return  # already logged
         if told["round"] != self._query.round_number:
             return
         for each in self._open.values():
@@ -349,7 +345,6 @@ class Gather:
                 each.done = min(told["done"], self._query.most(each.part.share))
 
     def _wait(self, seconds: float | None) -> None:
-        """Wait until something has happened, `seconds` at most."""
         try:
             act = self._happened.get(
                 timeout=LONGEST_WAIT_S if seconds is None else max(0.0, seconds)
@@ -370,7 +365,7 @@ def gather(
     clock: Callable[[], float],
     parts: Sequence[Part] | None = None,
 ) -> Answers:
-    """Ask every site about its clients, or about those of `parts`; tell if some were left out."""
+    """Query all sites about their clients, or about `parts`; report if clients were left out."""
     asked = parts_of(mediator) if parts is None else parts
     answers = Gather(query, mediator, rules, clock).answers(asked)
     if answers.reason:
@@ -385,7 +380,7 @@ def gather(
 
 
 def parts_of(mediator: FederationMediator) -> list[Part]:
-    """Every site's clients: those that have to stay there, and those that may move."""
+    """Every site's clients: those that must stay there, and those that may move."""
     assignment = mediator.membership.assignment
     if not mediator.membership.replacement:
         return [Part(site=site, stays=share) for site, share in assignment.shares.items()]

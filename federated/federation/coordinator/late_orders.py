@@ -1,9 +1,8 @@
-"""LateOrders: orders of rounds that were closed without them, until they are too late to count.
+"""LateOrders: open orders of closed rounds, until they are too late to count.
 
-They are taken into the sum of the first round that is added up after they have come. The clock
-decides what counts, so it is written into the run's journal, the update itself too, before that sum
-is used, and read there when the round is run again. A coordinator that dies forgets the late
-answers that had not counted yet.
+Their answers count in the first round that is summed after they arrive. Since the clock decides
+what counts, the journal gets that decision and the update itself before the sum is used, and a
+repeated round reads them there. A dead coordinator loses late answers that have not counted yet.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FORMAT = 1
 
 
 class LateOrders:
-    """The late orders of a run."""
+    """The late orders of one run."""
 
     def __init__(
         self, participation: Participation, mediator: FederationMediator, emit: Emit
@@ -44,20 +43,20 @@ class LateOrders:
 
     @property
     def rounds(self) -> int:
-        """How many rounds late an answer may be; 0 where all that is late is discarded."""
+        """How many rounds late an answer may be; 0 where late answers are discarded."""
         return self._most if self._carries else 0
 
     def sites(self) -> list[str]:
-        """The sites that may still send a sum, once for each order."""
+        """The sites that may still send a sum, one entry per order."""
         return [each.part.site for each in self._orders]
 
     def expect(self, orders: Iterable[Unanswered]) -> None:
-        """These were not answered when their round was closed."""
+        """Add orders that were unanswered when their round closed."""
         if self._carries:
             self._orders += orders
 
     def take(self, round_number: int) -> list[Late]:
-        """What has come by now of earlier rounds, one update for each; what is too old is gone."""
+        """Take the late answers that have arrived, as updates; discard orders that are too old."""
         sums: dict[int, list[tuple[str, Partial]]] = {}
         open_: list[Unanswered] = []
         for each in self._orders:
@@ -78,7 +77,7 @@ class LateOrders:
     def _as_updates(
         self, round_number: int, of_round: int, found: Sequence[tuple[str, Partial]]
     ) -> list[Late]:
-        """One update of all sites, or one for each grid if the round was repeated on another."""
+        """One update of all sites; one per grid if the round was repeated on another grid."""
         by_grid: dict[tuple[tuple[str, int], ...], tuple[Partial, set[str]]] = {}
         for site, partial in found:
             grid = tuple(sorted(partial.exponents.items()))
@@ -111,7 +110,7 @@ class LateOrders:
         return made
 
     def _sum_of(self, round_number: int, each: Unanswered) -> Partial | None:
-        """The sum that an answer is; None if there is nothing in it, or it cannot be used."""
+        """The sum in an answer; None if it is empty or unusable."""
         site = each.part.site
         try:
             answer = each.answer.result()
@@ -147,7 +146,7 @@ class LateOrders:
 
 
 def write_late(path: Path, late: Sequence[Late]) -> list[dict[str, Any]]:
-    """Keep late updates in a file; return what the participation record says of them."""
+    """Write late updates to a file; return their entries for the participation record."""
     tensors = {
         f"{number}/{name}": array
         for number, each in enumerate(late)
@@ -158,7 +157,7 @@ def write_late(path: Path, late: Sequence[Late]) -> list[dict[str, Any]]:
 
 
 def read_late(path: Path, told: Sequence[Any]) -> list[Late]:
-    """The late updates of which a record speaks; RunRefused if they are not those."""
+    """Read the late updates in a record; raises RunRefused if the file does not match."""
     if not told:
         return []
     header, tensors = read_tensors(path)

@@ -1,7 +1,6 @@
-"""CountedRounds: records in the run's journal which clients counted in a round, before it is used.
+"""CountedRounds: journals which clients counted in a round, where a clock decided, before use.
 
-Only where a clock decided that. A round that is run again, to resume the run or to verify it, reads
-the record, and with it the late updates that counted, which could not be trained again.
+A repeated round reads the record and the late updates that counted, which cannot be trained again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .site_orders import OrderForm
 
 
 class CountedRounds:
-    """The records of one run; `what` is `counted`, of training, or `judged`."""
+    """The records of one run; `what` is `counted` (training) or `judged` (evaluation)."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -35,7 +34,7 @@ class CountedRounds:
         counted: Any,
         late: Sequence[Late] = (),
     ) -> Counted:
-        """Write down which of the `whole` clients that a round asked have counted."""
+        """Record which of the `whole` clients in a round's order counted."""
         sites: dict[str, int] = {}
         for each in answers.all:
             sites[each.part.site] = sites.get(each.part.site, 0) + each.clients
@@ -55,9 +54,9 @@ class CountedRounds:
         return made
 
     def read(self, what: str, round_number: int, model: str) -> Counted | None:
-        """Which clients counted when this round was run before, if a clock decided that.
+        """The clients that counted when this round ran before, if a clock decided that.
 
-        RunRefused if the record is spoilt, or of another model.
+        Raises RunRefused if the record is corrupt or of another model.
         """
         path = self._path_of(what, round_number)
         if not path.exists():
@@ -75,7 +74,7 @@ class CountedRounds:
         return found
 
     def late(self, counted: Counted | None) -> list[Late]:
-        """The late updates that counted too; RunRefused if they are not there."""
+        """The late updates that counted too; raises RunRefused if they are missing."""
         if counted is None:
             return []
         return read_late(self._late_of(counted.round_number), counted.late)
@@ -88,6 +87,6 @@ class CountedRounds:
 
 
 def as_counted(counted: Counted, rules: Rules) -> Rules:
-    """The rules of a query that is repeated: exactly the clients that counted have to answer."""
+    """Rules for a repeated query: exactly the clients that counted must answer."""
     whole = counted.clients
     return Rules(whole=whole, enough=whole, least=whole, wait_s=rules.wait_s)

@@ -1,7 +1,7 @@
 """RoundLog: what a run's rounds leave in its folder: rows, traffic, the best and the last model.
 
-It is written behind the rounds. The rows decide which round is the best and whether the run ends
-early, so a run that is resumed reads them back first.
+It writes behind the rounds. The rows decide which round is the best and whether the run ends early,
+so a resumed run reads them back first.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..setup.global_model import GlobalModel
 
 
 def model_of(checkpoint: Checkpoint) -> GlobalModel:
-    """The global model that a checkpoint holds."""
+    """The global model in a checkpoint."""
     model = checkpoint.model
     return GlobalModel(checkpoint.round_number, model, checkpoint.memory, digest(model))
 
 
 class RoundLog:
-    """Of one attempt at a run."""
+    """The log of one attempt at a run."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, identity: str) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class RoundLog:
         )
 
     def read_back(self) -> Checkpoint | None:
-        """Where an interrupted run goes on; the rows of later rounds are forgotten."""
+        """The checkpoint to continue an interrupted run from; drops the rows of later rounds."""
         checkpoint = self._folder.load_checkpoint()
         if checkpoint is None:
             self._folder.rewind(0)
@@ -57,7 +57,7 @@ class RoundLog:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Within it, write what is recorded; at its end all of it is written."""
+        """Write records while the context is open; flush them at its end."""
         with closing(WriteBehind()) as self._writes:
             yield
 
@@ -66,7 +66,7 @@ class RoundLog:
         self._writes.flush()
 
     def add(self, row: dict[str, Any], model: GlobalModel) -> None:
-        """Record a round by its row, which is told the best round so far, and its model."""
+        """Record a round's row, to which it adds the best round so far, and its model."""
         is_best = self._judge(row)
         if self.progress.best_round:
             row |= {"best": self.progress.best, "best_round": self.progress.best_round}
@@ -75,13 +75,13 @@ class RoundLog:
         self._writes.put(partial(self._folder.append_row, row))
 
     def add_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
-        """Record what clients' models became in a round."""
+        """Record digests of clients' models after a round."""
         self._writes.put(partial(self._folder.append_clients, round_number, digests))
 
     def add_traffic(
         self, flows: Sequence[tuple[Flow, int]], written: Callable[[], None] | None
     ) -> None:
-        """Record bytes that have crossed; `written` is called once they are in the folder."""
+        """Record bytes that crossed; `written` is called once they are in the folder."""
         traffic = [
             (flow.round_number, flow.site, flow.direction, flow.purpose, nbytes)
             for flow, nbytes in flows
@@ -91,7 +91,7 @@ class RoundLog:
             self._writes.put(written)
 
     def checkpoint(self, model: GlobalModel) -> None:
-        """Save all that a resume needs after this round, unless it is saved."""
+        """Save everything that a resume needs after this round, unless it is saved."""
         if model.round_number == self._saved_round:
             return
         checkpoint = Checkpoint(
@@ -108,7 +108,7 @@ class RoundLog:
         self._writes.flush()
 
     def _judge(self, row: Mapping[str, Any]) -> bool:
-        """Take a row's evaluation into account; whether it is the best so far."""
+        """Include a row's evaluation; return whether it is the best so far."""
         metric = self._config.evaluation.metric
         if metric not in row:
             return False

@@ -36,15 +36,14 @@ class RunContext:
     folder: RunFolder
     emit: Emit
     asked: int
-    """Clients that a round asks."""
+    """Clients in a round's orders."""
     enough: int
-    """Clients that are enough for a round."""
+    """Clients that suffice to close a round."""
     membership: Membership
-    """Which clients a share of a round stands for."""
+    """Derives the clients of a round's share."""
     test_samples: int
-    """Samples of the coordinator's own test set."""
     told: Callable[[str], Told]
-    """How a site's part of the samples may be told."""
+    """Site -> how exactly its samples may be shown."""
 
     @cached_property
     def limits(self) -> SiteLimits:
@@ -65,11 +64,11 @@ class RunContext:
 
 @dataclass(frozen=True, kw_only=True)
 class RunQuery(OrderForm):
-    """A query of a run's sites, about clients or the coordinator's test set."""
+    """A query to a run's sites, about clients or the coordinator's test set."""
 
     run: RunContext
     whole: int
-    """Clients that it is about; 1 for the test set."""
+    """Clients in the query; 1 for the test set."""
 
     def send(self, site: str, share: Share) -> Future[Payload]:
         return self.run.orders.send(self, site, share)

@@ -1,9 +1,8 @@
-"""SiteLimits: what each site added to a run's rounds, which sites were refused or stand out.
+"""SiteLimits: what each site added to a run's rounds, and which sites were refused or stand out.
 
-An answer that cannot be right ends a site's part in the run. One that is more than the config lets
-a site add is left out of its round; the site's part in the run ends when that happens again. Every
-refusal is in the run's journal before the round's sum is used, so that a coordinator started anew
-knows which sites were refused before.
+An impossible answer excludes its site from the run. An answer above the config's limits is left out
+of its round; a refusal in a second round excludes the site too. The journal has every refusal
+before the round's sum is used, so a restarted coordinator knows which sites were refused.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class RefusedAnswer:
     site: str
     reason: str
     quarantined: bool
-    """Whether the site takes no further part."""
+    """Whether the site is excluded from the run."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the journal and the event have it."""
+        """As in the journal and the event."""
         return {
             "round": self.round_number,
             "site": self.site,
@@ -59,7 +58,7 @@ class RefusedAnswer:
 
 
 def read_refusals(journal: Path) -> list[RefusedAnswer]:
-    """The refusals of a run, in their order; a half-written last line does not count."""
+    """A run's refusals, in order; an incomplete last line is ignored."""
     told = map(json.loads, whole_lines(journal / FILE))
     return [
         RefusedAnswer(
@@ -73,10 +72,10 @@ def read_refusals(journal: Path) -> list[RefusedAnswer]:
 
 
 def out_for_good(refusals: Sequence[RefusedAnswer]) -> dict[str, str]:
-    """The sites that take no part in a run that is resumed, and why: those that were refused again.
+    """Sites that stay excluded when a run resumes, and why: those that were refused again.
 
-    A site whose only refusal is an answer that cannot be right gets one more chance: its admin may
-    have mended it. Refused in another round, or once more after that chance, it stays out.
+    A site whose only refusal is an impossible answer gets one more chance: its admin may have
+    repaired it. If it is refused in another round, or once more after that chance, it stays out.
     """
     out: dict[str, str] = {}
     for number, each in enumerate(refusals):
@@ -98,7 +97,7 @@ def _rounds(numbers: Sequence[int]) -> str:
 
 
 class SiteLimits:
-    """The limits of one run, and what came of them."""
+    """The limits of one run and its refusals."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class SiteLimits:
         emit: Emit,
         told: Callable[[str], Told],
     ) -> None:
-        """`told` says how a site's share of the samples may be shown."""
+        """`told` gives how exactly a site's share of the samples may be shown."""
         self._limits = ContributionLimits(
             share=robustness.max_site_share, norm=robustness.max_update_norm
         )
@@ -116,15 +115,15 @@ class SiteLimits:
         self._told = told
         self.refusals = read_refusals(journal)
         self._named: set[tuple[str, str]] = set()
-        """Sites that were said to stand out, and by what."""
+        """Sites already reported to stand out, and by which measure."""
         self._judged = (0, 0)
-        """The attempt, a round and a grid, whose shares were judged last."""
+        """The last attempt (round, grid) whose shares were checked."""
         self._last: Sequence[Contribution] = ()
 
     # -- limits -----------------------------------------------------------------------------------
 
     def check(self, partial: Partial) -> None:
-        """LimitExceeded for an answer that would move the model further than a site may."""
+        """Raise LimitExceeded for an answer that would move the model further than a site may."""
         if self._limits.norm is None or partial.overflowed:
             return
         if problem := norm_problem(norm_of(partial), self._limits):
@@ -133,10 +132,10 @@ class SiteLimits:
     def exceeded(
         self, attempt: tuple[int, int], answers: Sequence[tuple[str, Partial]]
     ) -> dict[str, Exception]:
-        """The sites that add too much to a round, by all its answers; none of those is changed.
+        """Sites that add too much to a round, by all its answers, which stay unchanged.
 
         Shares are compared with the limit once per attempt at a round: leaving a site out raises
-        the shares of all others. A sum that has left its range has no norm. The limit on norms then
+        the shares of all others. A sum outside its range has no norm, so the limit on norms then
         applies to how far a site's clients moved, by the bounds of its sums.
         """
         if leaves_range(partial for _, partial in answers):
@@ -152,7 +151,7 @@ class SiteLimits:
     # -- refusals ---------------------------------------------------------------------------------
 
     def refused(self, site: str, error: Exception, round_number: int) -> bool:
-        """Note that an answer of a site does not count; whether the site takes no further part."""
+        """Record a refused answer; return whether its site is excluded from the run."""
         again = any(
             each.site == site and each.round_number != round_number for each in self.refusals
         )
@@ -176,7 +175,7 @@ class SiteLimits:
     def measure(
         self, round_number: int, answers: Iterable[tuple[str, Partial]]
     ) -> Mapping[str, Any]:
-        """What each site added, for the round's row; says which stand out, once each."""
+        """Measure what each site added, for the round's row; report each outlier once."""
         self._last = contributions(answers)
         for each in outliers(self._last, self._limits):
             if (each.site, each.by) not in self._named:
@@ -193,7 +192,7 @@ class SiteLimits:
         return {**row, "left_out": left_out} if left_out else row
 
     def blamed(self) -> str:
-        """Whose part in the last round moved the model most, in words."""
+        """Name the site whose part in the last round moved the model most."""
         most = moved_most(self._last)
         if most is None:
             return "no site has moved it"

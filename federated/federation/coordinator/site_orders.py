@@ -1,7 +1,7 @@
 """OrderSender: sends a run's orders to its sites, each with the model that it is about.
 
-A model goes to a site once: later orders about it name it by its digest. Every order is booked
-under its purpose. While a run goes on, the traffic budget has to allow each order first.
+A model goes to a site once: later orders name it by its digest. Every order is booked under its
+purpose. While a run goes on, the traffic budget must allow each order first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .traffic_budget import Meter
 
 TRAINING, EVALUATION = "round", "evaluate"
 PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
-"""What the bytes of an order of each kind are booked under."""
+"""Purposes under which the bytes of each kind of order are booked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderForm:
-    """What the orders of one query have in common: they differ in the clients they are about."""
+    """What the orders of one query share; they differ in their clients."""
 
     kind: str
     model: GlobalModel
     round_number: int
     header: Mapping[str, Any]
     variant: str
-    """Tells apart what is asked about one model."""
+    """Distinguishes queries about one model."""
 
     def order(self, share: Share, prefix: str = "") -> Payload:
         """The order about these clients, without the model's tensors."""
@@ -42,29 +42,26 @@ class OrderForm:
         return Payload(kind=prefix + self.kind, header={**about, **self.header})
 
     def key(self, share: Share) -> str:
-        """The order's key, which a coordinator started anew finds again."""
+        """The order's key, under which a restarted coordinator finds it again."""
         part = part_name(share, str(self.header.get("counted", "")))
         return f"{self.kind}/{self.round_number}/{self.model.digest}/{self.variant}/{part}"
 
 
 class OrderSender:
-    """The orders of one run."""
+    """Sends the orders of one run."""
 
     def __init__(self, mediator: FederationMediator, emit: Emit, asked: int) -> None:
-        """`asked`: the clients that a round asks."""
+        """`asked`: the clients in a round's orders."""
         self._mediator = mediator
         self._emit = emit
         self._asked = asked
         self._models: dict[str, str] = {}
-        """Digest of the model that each site was sent last."""
+        """Site -> digest of the last model sent to it."""
         self.meter: Meter | None = None
-        """Asked before anything is sent, while a run with a traffic budget goes on."""
+        """The traffic budget while a run that has one goes on."""
 
     def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
-        """Send the order about these clients; its model goes along unless the site has it.
-
-        TrafficSpent if the budget does not allow it.
-        """
+        """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
         if self.meter is not None:
@@ -76,7 +73,7 @@ class OrderSender:
         return self._deliver(form, site, order, form.key(share))
 
     def close(self, form: OrderForm, site: str, share: Share) -> None:
-        """Have the site answer the order about these clients with what is done of it."""
+        """Have the site answer the order about these clients with its finished work."""
         self._deliver(form, site, form.order(share, "close_"), f"close/{form.key(share)}")
 
     def _deliver(self, form: OrderForm, site: str, order: Payload, key: str) -> Future[Payload]:
@@ -86,7 +83,7 @@ class OrderSender:
         )
 
     def tell_changes(self) -> None:
-        """Say which sites went or came back; neither has any model."""
+        """Report which sites went or came back; neither holds a model."""
         for change in self._mediator.membership.drain_changes():
             site = change.site
             self._models.pop(site, None)
@@ -100,9 +97,9 @@ class OrderSender:
                     self._emit("site_returned", site=site)
 
     def plan(self, meter: Meter, model: GlobalModel, judges: Judges, late: Iterable[str]) -> None:
-        """Have the budget allow all that the round after this model is known to cost.
+        """Reserve budget for all known costs of the round after this model.
 
-        `late` are the sites that may still answer for earlier rounds. TrafficSpent.
+        `late` are the sites that may still answer for earlier rounds. Raises TrafficSpent.
         """
         self.tell_changes()
         shares = self._mediator.membership.assignment.shares

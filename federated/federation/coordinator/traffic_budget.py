@@ -1,8 +1,8 @@
-"""Meter: asks a run's traffic budget before anything of a round is sent, and accounts for it.
+"""Meter: checks a run's traffic budget before a round sends anything, and accounts for the bytes.
 
-The run folder's `traffic.csv` has the bytes that crossed. The most that a round may cost is in the
-journal before its first order goes out, until its rows are in the table; so a run that was killed
-in between has spent that much when it is resumed. A run without a limit has no meter.
+The run folder's `traffic.csv` has the bytes that crossed. The journal has the most that a round may
+cost, from before its first order until its rows are in the table; so a run that was killed in
+between has spent that much when it resumes. A run without a limit has no meter.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ...errors import TrafficSpent
 from ..run_folder.folder import RunFolder
 
 INTERRUPTED = "interrupted"
-"""The purpose of what a round that was killed may have cost at most."""
+"""The purpose under which a killed round's maximal cost is booked."""
 
 
 class Meter:
     """The traffic of one attempt at a run."""
 
     def __init__(self, budget: Budget, costs: Costs, folder: RunFolder) -> None:
-        """Count what was spent before, as the folder says."""
+        """Book earlier attempts' bytes, as recorded in the folder."""
         self._costs = costs
         self._folder = folder
         self._use = BudgetUse(budget)
         self._planned: dict[str, Volume] = {}
-        """What is written down of the round that is under way, by site."""
+        """The recorded plan of the current round, by site."""
         self._asked: dict[str, Volume] = {}
-        """What its orders were granted."""
+        """What the round's orders were granted."""
         self._read_back()
 
     def _read_back(self) -> None:
@@ -58,10 +58,10 @@ class Meter:
         judges: Judges,
         late: Iterable[str],
     ) -> None:
-        """Ask for a whole round before it begins; TrafficSpent if that is more than is left.
+        """Reserve a whole round before it begins; raises TrafficSpent if too little is left.
 
-        `clients`: how many each site trains at most; `having` are the sites that have the model,
-        `late` those that may still hand up something of earlier rounds, once for each.
+        `clients`: the most that each site trains; `having` are the sites that have the model,
+        `late` those that may still answer for earlier rounds, one entry per order.
         """
         wanted = self._costs.of_round(clients, having=having, judges=judges)
         overdue = [(site, self._costs.late) for site in late]
@@ -74,21 +74,21 @@ class Meter:
             self._grant(round_number, site, each)
 
     def ask(self, round_number: int, site: str, *, with_model: bool, clients: int | None) -> None:
-        """Ask for an order and its answer; TrafficSpent if that is more than is left.
+        """Reserve an order and its answer; raises TrafficSpent if too little is left.
 
-        It is about training so many `clients`, or (None) about judging.
+        The order is to train so many `clients`, or (None) to evaluate.
         """
         wanted = self._costs.of_order(with_model=with_model, clients=clients)
         self._check(f"nothing more of round {round_number} is sent", round_number, {site: wanted})
         self._grant(round_number, site, wanted)
 
     def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
-        """The round is over, and this has crossed for it."""
+        """Book what crossed in the round that just ended."""
         self._use.settle()
         self._use.book(rows)
 
     def written(self) -> None:
-        """What was booked is in the run folder's table."""
+        """Note that the booked bytes are in the run folder's table."""
         self._folder.forget_round_under_way()
 
     def _check(self, what: str, round_number: int, wanted: Mapping[str, Volume]) -> None:

@@ -1,7 +1,6 @@
 """TrainingPhase: has the sites train a round, on a coarser grid until the sum of updates fits.
 
-Where a clock decides which clients count, the phase journals that before it uses the sum, and reads
-it there when the round is run again.
+If a clock decides which clients count, the phase journals them before use, for a repeated round.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class TrainingQuery(RunQuery):
             model=self.model.state,
             roles=self.run.roles,
             members=self._members(share),
-            # Only what a clock may close is answered before all are done.
+            # Only an order that a clock may close is answered before all are done.
             all_of_them=not self.header.get("tells_covered", False),
             keeps_updates=self.run.algorithm.needs is Needs.EVERY_UPDATE,
         )
@@ -73,11 +72,11 @@ class TrainingQuery(RunQuery):
         return self.run.limits.exceeded((self.round_number, self.coarser), parts)
 
     def with_header(self, **more: Any) -> TrainingQuery:
-        """The same, with more in its orders."""
+        """The same query with more header fields."""
         return replace(self, header={**self.header, **more})
 
     def repeated(self, coarser: int, answer: Payload) -> TrainingQuery:
-        """The same on a coarser grid, about the clients that an answer counts."""
+        """The same query on a coarser grid, about the clients that an answer counts."""
         header = {**self.header, "coarser": coarser}
         if header.pop("tells_covered", False):
             header["counted"] = answer.header["covered"]
@@ -99,27 +98,25 @@ class RoundTraining:
     """The result of training a round."""
 
     total: Partial
-    """Over all sites. The late updates in it have their weight and count as no clients."""
+    """Over all sites. Late updates in it add their weight but no clients."""
     late: Sequence[Late]
     seconds: float
-    """That workers spent in the arithmetic of training, all together."""
+    """Time that all workers together spent in training arithmetic."""
     by_site: Mapping[str, Any]
-    """What each site added, for the round's row; nothing where a sum has left its range."""
+    """What each site added, for the round's row; empty if a sum has left its range."""
     digests: dict[str, dict[str, str]]
-    """Of what clients' models became, if the config asks for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPhase:
-    """The training of a run's rounds."""
+    """Trains a run's rounds."""
 
     run: RunContext
 
     def train(self, model: GlobalModel) -> RoundTraining:
         """Train the round after this model, on a coarser grid whenever the sum overflows.
 
-        Raises NoUsableUpdate where no client has trained, FederatedError for a sum beyond all
-        grids.
+        Raises NoUsableUpdate if no client trained, FederatedError for a sum beyond all grids.
         """
         run, number, rules = self.run, model.round_number + 1, self._rules()
         counted = run.counted.read("counted", number, model.digest)
@@ -217,17 +214,16 @@ def _merged(answers: Sequence[Payload]) -> Partial:
 
 
 def _partial_of(answer: Payload) -> Partial:
-    """The sum that a checked answer holds."""
     return Partial.from_wire(answer.header["partial"], answer.tensors)
 
 
 def _unproven(query: TrainingQuery, answered: Sequence[Answered]) -> dict[str, Exception]:
-    """The sites whose sums have left the range of a grid and are not believed, and why.
+    """Sites whose sums left the grid's range and were not confirmed, and why.
 
     Such a sum makes every site train the round again, on a grid that costs precision. So the site
     first trains its own clients again, alone, on coarser grids: the new sum must have the size of
     the old one. A site whose sums disagree, or leave every range, is refused, and the others keep
-    their grid. A site that is alone is believed.
+    their grid. The only site of a query needs no proof.
     """
     timeout_s = query.run.config.participation.deadline_s
     problems: dict[str, Exception] = {}
@@ -249,7 +245,7 @@ def _unproven(query: TrainingQuery, answered: Sequence[Answered]) -> dict[str, E
                 again.check(each.part.share, answer)
                 check_repeated(before, after := _partial_of(answer))
             except SiteUnreachable:
-                continue  # the next order will tell
+                continue  # the next order reports it
             except TimeoutError:
                 problems[site] = LimitExceeded("it did not show in time how large its sum is")
             except (AnswerRefused, AnswerUnreadable) as error:

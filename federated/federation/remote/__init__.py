@@ -1,3 +1,1 @@
-"""Runs at a mediator, from both ends: the process that coordinates one there, and the client that
-submits, follows and asks it.
-"""
+"""Runs at a mediator: the process that coordinates one, the client that submits and queries it."""

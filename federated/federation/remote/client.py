@@ -1,11 +1,11 @@
-"""Connections: the federation of a mediator's sites, as an object in Python.
+"""Connection: the federation of a mediator's sites, as an object in Python.
 
     with fedpilot.connect("hospitals") as connection:
         with connection.federation("my.yaml") as federation:
             print(federation["client_7"].train().loss)
 
-A VirtualNode of it is the same class as a local one; what it is asked travels to the run's
-coordinator at the mediator, and from there to the site that the client belongs to.
+A VirtualNode has the same class as a local one. Its orders travel to the run's coordinator at the
+mediator, and from there to the client's site.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ..run_folder.folder import check_run_id, new_run_id
 from ..virtual_node import VirtualNode
 
 AT_ONCE = 16
-"""Questions of one federation that are under way together."""
+"""Open questions per federation."""
 START_S = 300.0
-"""How long a run's coordinator may take until it answers."""
+"""Seconds that a run's coordinator may take until it answers."""
 LOOK_S = 0.5
 PAGE = 1_000
-"""Clients that one answer lists."""
+"""Clients per listing answer."""
 
 
 def connect(
     profile: str | None = None, *, mediator: str | None = None, credentials: str | None = None
 ) -> Connection:
-    """Connect to a mediator: by the name of a profile, by address, or as the environment says.
+    """Connect to a mediator: by a profile's name, by address, or as the environment says.
 
-    Raises ProfileError where no mediator is named, and what `MediatorClient` raises.
+    Raises ProfileError where no mediator is named, and the errors of `MediatorClient`.
     """
     return Connection(access_of(mediator, credentials, profile).open())
 
@@ -68,9 +68,9 @@ class Connection:
         """Have the mediator make a federation that serves its clients until you close it.
 
         Your own modules that the config names are sent along, from the working folder, the config's
-        folder and where else Python looks, but not what is installed. ConfigError before anything
-        is sent, as for a model that only this process knows. The same `run_id` gives the same
-        federation again.
+        folder and other folders on Python's path, except installed ones. Raises ConfigError before
+        anything is sent, also for a model that only this process knows. The same `run_id` gives the
+        same federation again.
         """
         from ..setup.loaded_config import read_config
 
@@ -83,13 +83,13 @@ class Connection:
     def run(self, run_id: str) -> RemoteFederation:
         """The clients of a current run at the mediator; closing it leaves the run alone.
 
-        Only the run's owner and admins may ask them: others get NotPermitted.
+        Only the run's owner and admins may ask them; others get NotPermitted.
         """
         self.client.show_run(run_id)
         return RemoteFederation(self.client, run_id)
 
     def close(self) -> None:
-        """End the connection; may be called twice."""
+        """Close the connection; may be called twice."""
         self.client.close()
 
     def __enter__(self) -> Self:
@@ -100,13 +100,10 @@ class Connection:
 
 
 class RemoteFederation:
-    """Clients by id (`federation["client_7"]`) of a run at a mediator.
-
-    Closing it stops an `owned` run.
-    """
+    """Clients by id of a run at a mediator; closing this stops an `owned` run."""
 
     round = 0
-    """The coordinator knows the round; a client trains the one that comes next there."""
+    """The coordinator knows the round; a client here trains the next one."""
 
     def __init__(self, client: MediatorClient, run_id: str, *, owned: bool = False) -> None:
         self.run_id = run_id
@@ -117,7 +114,7 @@ class RemoteFederation:
         self._closed = False
 
     def __getitem__(self, client_id: str) -> VirtualNode:
-        """A client; UnknownClient (a KeyError) if there is none. Waits for the run to be there."""
+        """A client; UnknownClient (a KeyError) if there is none. Waits until the run is up."""
         index = int(self._shown(client_id)["index"])
         self._ids[index] = client_id
         return VirtualNode(self, index)
@@ -127,19 +124,19 @@ class RemoteFederation:
         return int(self.list_nodes(count=0)["total"])
 
     def __iter__(self) -> Iterator[str]:
-        """The clients' ids, one after another."""
+        """The clients' ids."""
         first = 0
         while nodes := self.list_nodes(first=first, count=PAGE)["nodes"]:
             yield from (str(node["id"]) for node in nodes)
             first += len(nodes)
 
     def list_nodes(self, *, first: int = 0, count: int = 100, site: str = "") -> Document:
-        """Some VirtualNodes, of one site or of all: `total`, and `nodes` with where each is."""
+        """List VirtualNodes of one site or of all: `total`, and `nodes` with their places."""
         header = {"first": first, "count": count, "site": site}
         return self._asked(Payload(kind="node.list", header=header)).header
 
     def close(self) -> None:
-        """Ask no more, and stop an owned run; may be called twice."""
+        """Send no more, and stop an owned run; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -157,7 +154,7 @@ class RemoteFederation:
     # -- for VirtualNodes ---------------------------------------------------------------------
 
     def client_id(self, index: int) -> str:
-        """The id of a client that was asked for before."""
+        """The id of a client that was looked up before."""
         return self._ids[index]
 
     def ask_node(self, index: int, order: Payload) -> Future[Payload]:
@@ -168,24 +165,24 @@ class RemoteFederation:
         return self._threads.submit(self._asked, replace(order, header=header))
 
     def show(self, index: int) -> Mapping[str, Any]:
-        """What is known of a client's node; starts nothing."""
+        """The state of a client's node; starts nothing."""
         return self._shown(self._ids[index])
 
     def model_or(self, model: State | None) -> tuple[str, State]:
-        """A model of the caller's with its digest; empty for the global model at the mediator."""
+        """The caller's model with its digest; empty for the global model at the mediator."""
         from ...core.state import digest
 
         return ("", {}) if model is None else (digest(model), model)
 
     def explain_assignment(self, index: int) -> str:
-        """Why a client belongs to its site."""
+        """Explain why a client belongs to its site."""
         return str(self._shown(self._ids[index]).get("assignment", "not known"))
 
     def _shown(self, client_id: str) -> Mapping[str, Any]:
         return self._asked(Payload(kind="node.show", header={"client": client_id})).header
 
     def _asked(self, question: Payload) -> Payload:
-        """Ask the run, which may have to come up first. UnknownClient, QuestionFailed."""
+        """Ask the run, which may have to start first. Raises UnknownClient, QuestionFailed."""
         deadline = time.monotonic() + START_S
         while True:
             try:

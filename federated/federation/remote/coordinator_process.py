@@ -1,8 +1,7 @@
 """A run's coordinator at a mediator: the entry point `federated` of `fedpilot.coordinators`.
 
-Its run folder lies in the mediator's folder. It always resumes: a run that has not begun resumes at
-its first round. It sends the run's events to the mediator, and answers meanwhile what users ask
-about VirtualNodes.
+Its run folder lies in the mediator's folder. It always resumes: a new run resumes at its first
+round. It sends the run's events to the mediator, and answers questions about VirtualNodes.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ log = logging.getLogger(__name__)
 
 FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
 KNOWN = (FederatedError, FabricError, MediatorError, OSError)
-"""Errors that say themselves what is wrong."""
+"""Errors whose own text explains them."""
 DISK_FULL = "the disk is full"
 ENDED = "its coordinator was ended, and goes on as soon as the mediator is back"
 CODE = "code.zip"
-"""The user's own modules, as the mediator has kept them."""
+"""The user's own modules, as the mediator stores them."""
 
 
 def main(folder: Path, run: str, user_code: bool = True) -> int:
-    """Run or resume a run of the mediator in a folder; the exit code says how it ended.
+    """Run or resume a mediator's run in a folder; the exit code says how it ended.
 
-    Without `user_code` a config that names code by dotted path is refused before any is imported.
+    Without `user_code` a config that names code by dotted path is refused before any import.
     """
     began_at = time.monotonic()
     with Interruptions() as interruptions:
@@ -79,8 +78,7 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
 class EventReporter:
     """Sends a run's events to the mediator, as an observer.
 
-    An interrupted run goes on with the next coordinator, unless a user has stopped it: so its
-    followers hear what it waits for, and not that it has ended.
+    Followers of an interrupted run that will resume get the reason for the wait, not an end.
     """
 
     def __init__(self, connection: MediatorConnection) -> None:
@@ -100,7 +98,7 @@ class EventReporter:
         self._connection.emit(event.to_json())
 
     def waiting(self, run: str, reason: str) -> None:
-        """Tell what a run waits for that goes on later."""
+        """Report why a run that will continue waits."""
         self._connection.emit(happened("run_waiting", run_id=run, reason=reason).to_json())
 
     def stop(self, reason: str) -> None:
@@ -135,7 +133,7 @@ def _serve(
     with RunFolder.open(place.parent, place.name) as opened:
         manifest = opened.manifest()
         if not manifest:
-            # A run whose gang cannot be had leaves what there was before: this.
+            # If the run gets no gang, the folder keeps this manifest.
             opened.update_manifest(status=SUBMITTED)
     code = None
     if archive := archive_in(place, str(submitted.get("code", ""))):
@@ -173,10 +171,9 @@ def _serve(
 
 @contextmanager
 def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
-    """Say the same of a built-in loader's files whether they are missing, closed or others.
+    """Report a built-in loader's files in the same words if missing, unreadable or wrong.
 
-    The user who submitted the run sees the error, and need not learn which files there are on the
-    mediator's machine.
+    The user who submitted the run sees the error, but must not learn which files the mediator has.
     """
     from ...data import DataError
 
@@ -192,7 +189,7 @@ def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
 
 
 def check_names_no_code(config: RunConfig) -> None:
-    """Refuse what this mediator would have to import, brought or installed. RequestRefused."""
+    """Raise RequestRefused if this mediator would have to import code, submitted or installed."""
     from ...prepare.user_sources import installed_code
 
     if paths := installed_code(config):
@@ -203,7 +200,7 @@ def check_names_no_code(config: RunConfig) -> None:
 
 
 def archive_in(place: Path, digest: str) -> bytes:
-    """The user's own code that was submitted with a run; empty if none was. CodeRefused."""
+    """The code submitted with a run; empty if there was none. Raises CodeRefused."""
     if not digest:
         return b""
     archive = (place / CODE).read_bytes()
@@ -215,7 +212,7 @@ def archive_in(place: Path, digest: str) -> bytes:
 def _tell_failure(
     connection: MediatorConnection, run: str, error: Exception, seconds: float
 ) -> None:
-    """Tell the run's followers why it ended before it had begun."""
+    """Report to followers why a run ended before it began."""
     failure = failure_of(error)
     ending = {"status": "failed", "failure": failure, "reason": failure}
     nothing = {"folder": None, "rounds": 0, "digest": "", "seconds": round(seconds, 3)}

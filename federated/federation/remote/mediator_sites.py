@@ -1,9 +1,9 @@
-"""MediatorSites: the sites of a mediator, which come and go while a run goes on.
+"""MediatorSites: the sites of a mediator, which come and go during a run.
 
-A run begins once enough sites are ready. It brings in later ones and those that come back, drains a
-site that drains, and gives up a lost one even if no order is under way there. A run of so many
-sites (`sites.count`) that lacks one takes any other that is ready, unless its clients have to stay
-where they are: then it says so.
+A run begins once enough sites are ready. It brings in later and returning sites, drains a site that
+drains, and gives up a lost one even without an order there. A run of a fixed number of sites
+(`sites.count`) that lacks one takes any other ready site, unless its clients must stay where they
+are: then it reports that.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ from ..sites.sources import Declarations, SiteSource, StartedRun
 log = logging.getLogger(__name__)
 
 ELSEWHERE = ("elsewhere",)
-"""The one name there is before the sites are known."""
+"""Placeholder until the sites are known."""
 
 
 def declarations(
     config: RunConfig, connection: MediatorConnection, kept: Path
 ) -> Declarations | None:
-    """What the sites of a run disclose, if its data lies there; the same whenever it is asked.
+    """What a run's sites disclose, if its data lies there; the same for every call.
 
-    It is written to `kept` the first time, so a run that goes on after an interruption has the same
-    sites. ReservationRefused if too few sites hold the data set.
+    `kept` stores it for a resumed run. Raises ReservationRefused if too few sites hold the data.
     """
     if config.data.from_ is None:
         return None
@@ -87,13 +86,12 @@ class MediatorSites(SiteSource):
         code: UserCode | None = None,
         members: Path | None = None,
     ) -> None:
-        """The sites that the config asks for, as far as they are ready once opened.
+        """The sites that the config asks for, as far as they are ready when opened.
 
-        `again`: the run's gang was complete before, so that it goes on with as few sites as a gang
+        `again`: the run's gang was complete before, so it continues with as few sites as a gang
         that lost some. `declared` is what sites disclose of their data: those sites take part.
-        `members` is a file with the names of the current sites, for the next coordinator. `code`
-        came with the run, and goes to every site; without it, what the config names is installed
-        there.
+        `members` is a file with the current sites' names, for the next coordinator. `code` came
+        with the run and goes to every site; without it, the config's code is installed there.
         """
         self._config = config
         self._connection = connection
@@ -112,14 +110,14 @@ class MediatorSites(SiteSource):
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """The sites that are ready by now; ReservationRefused if they are too few for too long."""
+        """The sites that are ready; raises ReservationRefused if they are too few for too long."""
         wanted = self._config.sites
         ready = self._connection.wait_for_sites(
             self.least or wanted.count or 1,
             wanted.required,
             self._config.participation.wait_for_sites_s,
             among=() if self._declared is None else among,
-            # Orders under way are found again only where all have the clients that they had.
+            # Orders under way are found again only if every site has the same clients as before.
             settled=self._again,
         )
         names = tuple(str(each.name) for each in ready)
@@ -132,11 +130,11 @@ class MediatorSites(SiteSource):
         return [self._site(name) for name in names]
 
     def _before(self) -> tuple[str, ...]:
-        """The sites that took part when the coordinator before this one ended."""
+        """The sites that took part when the previous coordinator ended."""
         try:
             return () if self._members is None else tuple(json.loads(self._members.read_text()))
         except (OSError, ValueError, TypeError):
-            return ()  # they are only preferred
+            return ()  # an unreadable file loses only a preference
 
     def _keep(self, names: Collection[str]) -> None:
         if self._members is not None:
@@ -146,7 +144,7 @@ class MediatorSites(SiteSource):
                 log.warning("the sites of this run are not written down: %s", error)
 
     def _leave_others(self, mine: Collection[str]) -> None:
-        """Have sites give back what they may hold of the gang before, and which is not used now."""
+        """Have sites outside the gang release what they may hold of an earlier one."""
         for name, each in self._connection.sites.items():
             if name not in mine and works(each.state):
                 self._site(name).release()
@@ -155,7 +153,7 @@ class MediatorSites(SiteSource):
         return LinkedSite(name, self._connection.link(name))
 
     def told(self, spec: Payload) -> Payload:
-        """What a site is told of the federation, with the code that came with the run."""
+        """A site's spec of the federation, with the code that came with the run."""
         return spec if self._code is None else attached(spec, self._code)
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
@@ -167,7 +165,7 @@ class MediatorSites(SiteSource):
         among = began if stays else ()
         coming: dict[str, Future[Any]] = {}
         told: set[str] = set()
-        """Sites that are not taken in, once that was said."""
+        """Sites reported as not taken in."""
 
         def look(busy: Collection[str]) -> dict[str, Future[Any]]:
             standings = {str(name): each for name, each in self._connection.sites.items()}
@@ -202,7 +200,7 @@ class MediatorSites(SiteSource):
         undo.callback(following.close)
 
         def changed(standing: SiteStanding | None = None) -> None:
-            # At once: the next news may be that another site is lost.
+            # At once: the next message may be that another site is lost.
             membership.leave_alone(
                 [
                     str(name)
@@ -214,7 +212,7 @@ class MediatorSites(SiteSource):
 
         self._connection.on_link_use = run.link_used
         self._connection.on_site_change(changed)
-        # Also of sites that are lost though their agents are there.
+        # Also for sites that are lost although their agents are up.
         undo.enter_context(mediator.events.heard_by(following.hear))
         changed()
 

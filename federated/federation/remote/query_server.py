@@ -1,8 +1,8 @@
-"""Answering: answers what users ask about the VirtualNodes of a run, beside its rounds.
+"""Answering: answers users' questions about the VirtualNodes of a run, during its rounds.
 
 A question names a client by its id, and the client's site answers it. No thread waits for a site:
-one sends the order, another answers once the site has. A question that takes too long fails, and an
-answer that comes later is dropped.
+one sends the order, another answers once the site has. A question that takes too long fails, and a
+later answer is dropped.
 """
 
 from __future__ import annotations
@@ -29,34 +29,31 @@ AT_ONCE = 8
 """Threads that send orders and write answers."""
 LOOK_S = 0.2
 WORK_S = 600.0
-"""How long a site may work for a question; the mediator itself waits no longer."""
+"""Seconds that a site may work for a question; the mediator itself waits no longer."""
 TELL_S = 30.0
-"""How long it may take to tell what it knows."""
+"""Seconds that a site may take to report a node's state."""
 MOST_OPEN = 1_000
 """Questions that wait for sites."""
 MOST_LISTED = 1_000
-"""Nodes that one answer lists."""
 TELLS = ("node.list", "node.show")
-"""Questions for which no site has to work."""
+"""Questions that need no work at a site."""
 NOT_TOLD = "not told"
-"""The state of a node whose site has not told it in time."""
+"""The state of a node whose site did not report in time."""
 
 log = logging.getLogger(__name__)
 
 
 class NotAnswered(FederatedError):
-    """A question was not answered in time, or there were too many."""
+    """A question timed out, or too many were open."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A question that waits."""
-
     question: RunQuery
     ends: float
-    """By the monotonic clock."""
+    """On the monotonic clock."""
     so_far: Callable[[], Payload] | None = None
-    """The answer with what has come by the end; nothing of the kind if None."""
+    """A partial answer for the deadline; None if there is none."""
 
 
 class Answering:
@@ -103,7 +100,7 @@ class Answering:
     # -- one question -----------------------------------------------------------------------------
 
     def _begin(self, question: RunQuery) -> None:
-        """Send what has to be asked of sites; the rest happens once they have answered."""
+        """Send a question's orders to sites; their answers complete it later."""
         kind = question.payload.kind
         open_ = _Open(question, self._clock() + (TELL_S if kind in TELLS else WORK_S))
         with self._lock:
@@ -120,7 +117,7 @@ class Answering:
         answer.add_done_callback(lambda done: self._later(open_, done.result))
 
     def _later(self, open_: _Open, answer: Callable[[], Payload]) -> None:
-        """Answer in another thread: the one that calls this must not wait."""
+        """Answer in another thread, since the calling one must not wait."""
         with suppress(RuntimeError):  # the threads have ended
             self._threads.submit(self._end, open_, answer)
 
@@ -132,7 +129,7 @@ class Answering:
             self._later(each, each.so_far or partial(_not_answered, each.question.payload.kind))
 
     def _end(self, open_: _Open, answer: Callable[[], Payload]) -> None:
-        """Answer a question, or say why not, unless that was done."""
+        """Send an answer or the reason for its failure, unless one was sent."""
         with self._lock:
             if open_ not in self._open:
                 return
@@ -202,7 +199,7 @@ class Answering:
         return answer
 
     def _list_entry(self, index: int, shown: Future[Mapping[str, Any]]) -> dict[str, Any]:
-        """A node in a list; of one whose site does not say, where it belongs."""
+        """A node's entry in a list: its place, and its state or NOT_TOLD."""
         told = shown.done() and not shown.cancelled() and shown.exception() is None
         return {**self._place_of(index), "state": shown.result()["state"] if told else NOT_TOLD}
 
@@ -223,7 +220,7 @@ class Answering:
         return self._with_model(asked, round=self._nodes.round + 1)
 
     def _with_model(self, asked: Payload, **more: Any) -> Future[Payload]:
-        """The asker's model, or the run's own where none came along."""
+        """The sender's model, or the run's own if none came along."""
         key, state = self._nodes.model_or(asked.tensors or None)
         more = {"model": key, **more}
         return self._pass_on(Payload(kind=asked.kind, header=asked.header, tensors=state), **more)

@@ -1,4 +1,4 @@
-"""A run at a mediator as `fedpilot run` and `fedpilot runs attach` show it: as one that is local.
+"""A run at a mediator, which `fedpilot run` and `fedpilot runs attach` show like a local one.
 
 The config is checked here before anything is sent. A follower sees every event once, even over
 broken connections, and may leave at any time: the run goes on.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..report.progress import Display
 
 TOLD = ("status", "failure", "reason", "rounds", "digest")
-"""What the end of a run says, from what the mediator knows of it."""
+"""Fields of a run's end that the mediator knows."""
 
 
 def submit(
@@ -42,7 +42,7 @@ def submit(
     shared: bool = False,
     as_json: bool,
 ) -> int:
-    """Hand a run in and follow it; the exit code. ConfigError before anything is sent.
+    """Submit a run and follow it; the exit code. Raises ConfigError before anything is sent.
 
     The user's own modules that the config names go with it.
     """
@@ -85,7 +85,7 @@ def submit(
 
 
 def resume(access: Access, run: str, *, as_json: bool) -> int:
-    """Have an interrupted run at the mediator go on, and follow that; the exit code."""
+    """Resume an interrupted run at the mediator and follow it; the exit code."""
     with access.open() as client:
         last = 0
         for happening in client.follow_run(run, follow=False):
@@ -95,7 +95,7 @@ def resume(access: Access, run: str, *, as_json: bool) -> int:
 
 
 def follow(access: Access, run: str, *, as_json: bool, after: int = 0) -> int:
-    """Show a run's events until it ends; the exit code that the run would have had here."""
+    """Show a run's events until it ends; the exit code that a local run would have had."""
     from fedpilot.mediator.errors import MediatorUnreachable
 
     from ..report.progress import display_for
@@ -117,7 +117,7 @@ def follow(access: Access, run: str, *, as_json: bool, after: int = 0) -> int:
 
 
 def _detached(access: Access, run: str, reason: str) -> Event:
-    """The event of a run that goes on and is not followed any more, with how to follow it again."""
+    """The event of a run that goes on unfollowed, with the command to follow it again."""
     attach = access.step("runs", "attach", run)
     return event("run_detached", run_id=run, reason=reason, attach=attach)
 
@@ -129,7 +129,7 @@ def _print(told: Event) -> None:
 def _shown(
     client: MediatorClient, run: str, after: int, display: Display, access: Access, *, as_json: bool
 ) -> Mapping[str, Any]:
-    """Have the display show a run to its end; the fields of that."""
+    """Show a run to its end on the display; the fields of the end."""
     ending: Mapping[str, Any] | None = None
     one_at_a_time = threading.Lock()
 
@@ -157,7 +157,7 @@ def _shown(
 
 
 def event_of(document: Mapping[str, Any]) -> Event:
-    """An event of a run from what its coordinator wrote of it."""
+    """An event of a run from its coordinator's document."""
     fields = {name: value for name, value in document.items() if name not in ("event", "time")}
     try:
         time = datetime.fromisoformat(str(document.get("time")))
@@ -167,7 +167,7 @@ def event_of(document: Mapping[str, Any]) -> Event:
 
 
 def _elsewhere(end: Event, address: str, access: Access) -> Event:
-    """The end of a run with where its folder is, and the command that resumes it from here."""
+    """The end of a run with its folder's place and the command that resumes it from here."""
     run, folder = str(end.fields.get("run_id", "")), end.fields.get("folder")
     fields = {
         **end.fields,
@@ -178,7 +178,7 @@ def _elsewhere(end: Event, address: str, access: Access) -> Event:
 
 
 def _unsaid(run: str, found: Mapping[str, Any]) -> Event:
-    """The end of a run whose coordinator died before it could tell of it."""
+    """The end of a run whose coordinator died before it could report it."""
     begun, ended = found.get("started_at") or 0.0, found.get("ended_at") or 0.0
     told = {name: found.get(name, "") for name in TOLD}
     fields = {"run_id": run, "folder": None, **told, "seconds": max(0.0, ended - begun)}
@@ -186,7 +186,7 @@ def _unsaid(run: str, found: Mapping[str, Any]) -> Event:
 
 
 def _ended(access: Access, run: str, ending: Mapping[str, Any]) -> int:
-    """Say on stderr what needs to be said of the end, and give its exit code."""
+    """Report the end on stderr where necessary; return its exit code."""
     failure = str(ending.get("failure") or ending.get("reason") or "")
     match ending.get("status"):
         case "finished":
@@ -203,7 +203,7 @@ def _ended(access: Access, run: str, ending: Mapping[str, Any]) -> int:
 
 
 def exit_code_of_failure(failure: str) -> int:
-    """The code of a failure that is known as `Class: text`, as the class has it here."""
+    """The exit code of a failure of the form `Class: text`, as that class has it here."""
     import fedpilot.fabric.errors
     import fedpilot.federated.errors
     import fedpilot.mediator.errors

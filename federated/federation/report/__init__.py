@@ -1,1 +1,1 @@
-"""What people see of a run: progress on the screen, events as JSON, curves, TensorBoard files."""
+"""Presents a run to people: progress on the screen, events as JSON, curves, TensorBoard files."""

@@ -1,4 +1,4 @@
-"""curves.png: how accuracy and loss went, and how fast the rounds were."""
+"""Draws curves.png: accuracy, loss and speed of a run's rounds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
 
 
 def prepare() -> None:
-    """Import what `draw` needs in a thread, since that takes longer than to draw."""
+    """Import in a thread what `draw` needs, since the import takes longer than to draw."""
     importing = threading.Thread(target=_import, name="curves", daemon=True)
     importing.start()
 
 
 def _import() -> None:
-    with suppress(ImportError):  # `draw` will say so
+    with suppress(ImportError):  # `draw` reports it
         importlib.import_module("matplotlib.figure")
 
 
@@ -75,7 +75,6 @@ def draw(
 
 
 def _best(rows: Sequence[Mapping[str, Any]], metric: str, rounds: Sequence[int]) -> int:
-    """Position of the best round among those that have an accuracy."""
     values = dict(zip(*_series(rows, metric), strict=True))
     sign = 1.0 if metric == "accuracy" else -1.0
     return max(range(len(rounds)), key=lambda i: sign * values.get(rounds[i], -sign * math.inf))

@@ -1,4 +1,4 @@
-"""Progress of a run: a live display on a terminal, plain lines elsewhere, or events as JSON."""
+"""Shows a run's progress: a live display on a terminal, plain lines elsewhere, or JSON events."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ..events import Event
 from . import wording
 
 PLAIN_LINES = 40
-"""About how many rounds are printed where there is no terminal."""
+"""About how many rounds are printed without a terminal."""
 QUIET_S = 7.0
-"""The longest time without a line while events come."""
+"""Longest time without a line while events come."""
 PHASES = {
     "run_started": "starting Ray",
     "cluster_ready": "reserving the gang",
     "gang_reserved": "starting workers",
     "workers_ready": "training the first round",
 }
-"""What happens after an event, before the first round has ended."""
+"""By event: the step after it, before the first round has ended."""
 
 
 class Display(ABC):
@@ -41,7 +41,7 @@ class Display(ABC):
 
     @abstractmethod
     def __call__(self, event: Event) -> None:
-        """Show an event, if it is worth that."""
+        """Show an event if it matters."""
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class Display(ABC):
 
 
 def display_for(stream: TextIO, *, as_json: bool) -> Display:
-    """The display that suits where the output goes."""
+    """The display that suits the stream."""
     if as_json:
         return JsonLines(stream)
     console = Console(file=stream, highlight=False)
@@ -82,7 +82,7 @@ class PlainLines(Display):
         self._rounds = 0
 
     def __call__(self, event: Event) -> None:
-        """Print an event if it is worth a line, or if nothing was printed for long."""
+        """Print an event if it matters, or if nothing was printed for long."""
         fields = event.fields
         quiet = self._is_quiet(event.time)
         lines: list[str] = []
@@ -110,7 +110,7 @@ class PlainLines(Display):
 
 
 def _write(stream: TextIO, *lines: str) -> None:
-    """Print lines in one go: an interruption in between would leave half of one.
+    """Print lines in one write, since an interruption in between would leave half of them.
 
     Clients and sites put text into them, so control characters are replaced.
     """
@@ -119,7 +119,7 @@ def _write(stream: TextIO, *lines: str) -> None:
 
 
 class LiveDisplay(Display):
-    """A bar, the course of the accuracy, speed and time left, redrawn in place."""
+    """A bar, the accuracy so far, speed and time left, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -147,7 +147,7 @@ class LiveDisplay(Display):
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take an event into the picture."""
+        """Add an event to the picture."""
         fields = event.fields
         self._phase = PHASES.get(event.name, self._phase)
         match event.name:

@@ -1,4 +1,4 @@
-"""How a run's events read as lines for people; pure, so that screen and log say the same."""
+"""Words a run's events as lines for people; pure, so screen and log agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """The course of a metric in one line of `width` characters at most."""
+    """A metric's course in one line of at most `width` characters."""
     if len(values) > width:
         values = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
     if not values:
@@ -27,7 +27,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def span(least: int | None, median: float | None, most: int | None) -> str:
-    """How many samples clients hold; None where sites do not say."""
+    """How many samples clients hold, or that sites do not disclose it."""
     if least is None or median is None or most is None:
         return "sites do not say how many samples"
     if least == most:
@@ -36,7 +36,7 @@ def span(least: int | None, median: float | None, most: int | None) -> str:
 
 
 def headline(fields: Mapping[str, Any]) -> list[str]:
-    """What is about to run, from `run_started`."""
+    """The run about to start, from `run_started`."""
     labels = fields["labels_per_client"]
     each = "" if labels is None else f", {labels:g} labels each"
     begun = fields.get("parent")
@@ -52,14 +52,14 @@ def headline(fields: Mapping[str, Any]) -> list[str]:
 
 
 def rate(per_second: float) -> str:
-    """Clients per second; of slow rounds with digits enough to be no zero."""
+    """Clients per second, with enough digits for slow rounds."""
     if per_second >= 9.95 or per_second <= 0:
         return f"{per_second:,.0f} clients/s"
     return f"{per_second:.2g} clients/s"
 
 
 def clients_line(fields: Mapping[str, Any], rounds: int) -> str:
-    """How far a long round is, from `clients_done`."""
+    """Progress within a long round, from `clients_done`."""
     width = len(str(rounds))
     done = f"{fields['done']:,} of {counted(fields['of'], 'client')}{_site(fields, 'at')} trained"
     return f"round {fields['round']:>{width}}/{rounds}  {done}"
@@ -91,7 +91,7 @@ WAITS_FOR: Mapping[str, str] = {
     "round": "round {round}",
     "ending": "curves and records to be written",
 }
-"""What the steps are called that `waiting` names."""
+"""Names of the steps in `waiting` events."""
 
 
 PLAIN: Mapping[str, str] = {
@@ -102,17 +102,17 @@ PLAIN: Mapping[str, str] = {
     "late_discarded": "round {round}: what {site} has of round {of_round} does not count: {reason}",
     "update_refused": "round {round}: {client} refused, {reason}",
 }
-"""Events whose line only has their fields in it."""
+"""Events whose line has only their fields."""
 
 
 def waiting(fields: Mapping[str, Any]) -> str:
-    """What is waited for, how long by now, and how busy this machine is."""
+    """What the run waits for, since when, and how busy this machine is."""
     what = WAITS_FOR.get(fields["step"], fields["step"]).format_map(fields)
     return f"  waiting  for {what}, {_so_far(fields)}; {_busy(fields)}"
 
 
 def workers_starting(fields: Mapping[str, Any]) -> str:
-    """How many workers are up, and what keeps the others."""
+    """How many workers are up, and what delays the others."""
     up = f"{fields['up']} of {counted(fields['of'], 'worker')}{_site(fields, 'at')} up"
     busy = f"; {_busy(fields)}" if "load" in fields else ""
     nice = fields.get("niceness", 0)
@@ -121,7 +121,6 @@ def workers_starting(fields: Mapping[str, Any]) -> str:
 
 
 def _site(fields: Mapping[str, Any], word: str) -> str:
-    """Which site it is about; nothing where there is only one."""
     site = fields.get("site", ALONE)
     return "" if site == ALONE else f" {word} {site}"
 
@@ -137,7 +136,7 @@ def _busy(fields: Mapping[str, Any]) -> str:
 
 
 def remark(name: str, fields: Mapping[str, Any]) -> str | None:
-    """A line for what happens beside the rounds; None for what needs none."""
+    """A line for an event beside the rounds; None for one that needs no line."""
     match name:
         case "waiting":
             return waiting(fields)
@@ -204,14 +203,14 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
 
 
 def resume_command(folder: str) -> str:
-    """What to type to continue the run in this folder."""
+    """The command that continues the run in this folder."""
     path = Path(folder)
     elsewhere = "" if str(path.parent) == "runs" else f" --folder {shlex.quote(str(path.parent))}"
     return f"fedpilot run --resume {path.name}{elsewhere}"
 
 
 def summary(fields: Mapping[str, Any]) -> list[str]:
-    """How the run ended, from `run_finished`."""
+    """The run's end, from `run_finished`."""
     status = fields["status"]
     why = f": {fields['reason']}" if status == "finished" else ""
     lines = [f"run {fields['run_id']} {status} after {duration(fields['seconds'])}{why}"]

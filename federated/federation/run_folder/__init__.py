@@ -1,3 +1,1 @@
-"""The folder that a run leaves behind: config, rows, states and events, in files that survive a
-kill.
-"""
+"""A run's folder: config, rows, states and events, in files that survive a kill."""

@@ -1,14 +1,14 @@
-"""RunFolder: all that a run leaves behind, in one folder, written so that a kill hurts nothing.
+"""RunFolder: all that a run leaves behind, in one folder that a kill cannot corrupt.
 
     runs/<run-id>/
-        config.yaml           as resolved           manifest.json    versions, hardware, digests
-        metrics.jsonl, .csv   a row per round       traffic.csv      bytes per round and site
-        model.safetensors     the last model        best.safetensors the best one
-        checkpoints/          the last two          journal/         the round in flight
-        curves.png            loss and accuracy     tensorboard/     when asked for
-        failure.txt           why it failed         output.log       what clients printed
+      config.yaml           as resolved           manifest.json    versions, hardware, digests
+      metrics.jsonl, .csv   a row per round       traffic.csv      bytes per round and site
+      model.safetensors     the last model        best.safetensors the best one
+      checkpoints/          the last two          journal/         the round in flight
+      curves.png            loss and accuracy     tensorboard/     when asked for
+      failure.txt           why it failed         output.log       what clients printed
 
-Rows are appended, files are replaced; a file is never half of one.
+Rows are appended and files replaced whole; readers ignore a row cut short.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TRAFFIC_COLUMNS = ("round", "site", "direction", "purpose", "bytes")
 
 
 def new_run_id(name: str) -> str:
-    """An id that no other run has: name, time, and something random."""
+    """A unique run id: name, time, and a random part."""
     return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
@@ -70,11 +70,10 @@ class Checkpoint:
     identity: str
     model: dict[str, Array]
     memory: dict[str, Array]
-    """What the server optimizer remembers."""
 
 
 def check_free(root: Path, run_id: str) -> None:
-    """RunRefused for a run id that another run has; it may be taken later all the same."""
+    """Raise RunRefused if another run has the id now; it may still be taken later."""
     if (path := root / check_run_id(run_id)).exists():
         raise _taken(path)
 
@@ -84,7 +83,7 @@ def _taken(path: Path) -> RunRefused:
 
 
 class RunFolder:
-    """One run's folder, locked while this object is open."""
+    """A run's folder, locked while this object is open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,9 +99,9 @@ class RunFolder:
         config_yaml: str,
         fill: Callable[[Self], None] = lambda folder: None,
     ) -> Self:
-        """Make the folder of a new run and lock it; RunRefused if there is one already.
+        """Make and lock the folder of a new run; raises RunRefused if there is one already.
 
-        `fill` puts in what the run begins with. The folder counts as a run once that is whole.
+        `fill` writes the run's first files. The folder counts as a run once they are complete.
         """
         path = root / check_run_id(run_id)
         try:
@@ -124,7 +123,7 @@ class RunFolder:
         return folder
 
     def write_config(self, config_yaml: str) -> None:
-        """Replace the resolved configuration, when more of it has been resolved."""
+        """Replace the resolved config after more of it was resolved."""
         replace_text(self.path / "config.yaml", config_yaml)
 
     @classmethod
@@ -144,17 +143,14 @@ class RunFolder:
 
     @classmethod
     def locked(cls, path: Path) -> Self:
-        """Keep a run of any format from being run or read. RunRefused if it is."""
+        """Lock a run of any format exclusively; RunRefused if it is running or being read."""
         folder = cls(path)
         folder._take_lock()
         return folder
 
     @classmethod
     def reading(cls, path: Path) -> Self:
-        """Keep an earlier run from being run while it is read; nothing is written, others may read.
-
-        RunRefused if it is running.
-        """
+        """Lock an earlier run for reading, shared, without a write; RunRefused if it is running."""
         folder = cls(path)
         if (path / ".lock").exists():
             folder._take_lock(os.O_RDONLY, fcntl.LOCK_SH)
@@ -170,7 +166,7 @@ class RunFolder:
             raise RunRefused(f"run {self.run_id} is being run by another process") from None
 
     def close(self) -> None:
-        """Give up the lock; may be called twice."""
+        """Release the lock; may be called twice."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -189,12 +185,12 @@ class RunFolder:
     # -- manifest -----------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
-        """What is known of the run; empty before anything was written."""
+        """The run's facts; empty before the first write."""
         path = self.path / "manifest.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
     def known_manifest(self) -> dict[str, Any]:
-        """The same; RunRefused for a folder of another format."""
+        """The manifest; raises RunRefused for a folder of another format."""
         found = self.manifest()
         if (written := found.get("format", FORMAT)) != FORMAT:
             raise RunRefused(
@@ -208,26 +204,26 @@ class RunFolder:
         self.replace_manifest({"format": FORMAT, "run_id": self.run_id} | self.manifest() | facts)
 
     def replace_manifest(self, facts: Mapping[str, Any]) -> None:
-        """Write these facts and no others."""
+        """Replace all facts by these."""
         replace_text(self.path / "manifest.json", json.dumps(dict(facts), indent=2) + "\n")
 
-    # -- what the user's code says -------------------------------------------------------------
+    # -- the user's code ----------------------------------------------------------------------
 
     def write_failure(self, trace: str) -> None:
-        """Keep the traceback of what ended the run."""
+        """Keep the traceback of the error that ended the run."""
         replace_text(self.path / FAILURE, trace if trace.endswith("\n") else f"{trace}\n")
 
     def failure(self) -> str:
-        """The traceback of what ended the run; empty if nothing of the kind did."""
+        """The traceback of the error that ended the run; empty if there was none."""
         path = self.path / FAILURE
         return path.read_text() if path.exists() else ""
 
     def forget_failure(self) -> None:
-        """Remove the traceback, since the run goes on."""
+        """Remove the traceback, as the run goes on."""
         (self.path / FAILURE).unlink(missing_ok=True)
 
     def keep_output(self, event: Event) -> None:
-        """Observe a run, and keep what its clients print, each line with its client."""
+        """Observe a run and keep its clients' output, each line with its client."""
         if event.name != "clients_printed":
             return
         said = event.fields
@@ -239,7 +235,7 @@ class RunFolder:
     # -- rows ---------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of the rounds so far; a half-written last line does not count."""
+        """The metrics of the rounds so far; an incomplete last line is ignored."""
         return [json.loads(line) for line in whole_lines(self.path / "metrics.jsonl")]
 
     def append_row(self, row: Mapping[str, Any]) -> None:
@@ -248,16 +244,16 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def append_clients(self, round_number: int, digests: Mapping[str, Mapping[str, str]]) -> None:
-        """Add the digests of what the clients of a round became."""
+        """Add digests of the clients' models after a round."""
         with (self.path / "clients.jsonl").open("a") as file:
             for client in sorted(digests):
                 line = {"round": round_number, "client": client, "tensors": digests[client]}
                 file.write(json.dumps(line) + "\n")
 
     def rewind(self, last_round: int) -> list[dict[str, Any]]:
-        """Forget the metrics and clients of rounds after `last_round`, which will be run again.
+        """Drop the rows and client digests of rounds after `last_round`, which will run again.
 
-        The bytes of those rounds have crossed and stay in the table of traffic.
+        Bytes of those rounds stay in the traffic table: they did cross.
         """
         self._mend_traffic()
         for path in (self.path / "clients.jsonl", self.path / "metrics.jsonl"):
@@ -285,7 +281,7 @@ class RunFolder:
             writer.writerows(rows)
 
     def traffic(self) -> list[tuple[int, str, str, str, int]]:
-        """The rows of the table: round, site, direction, purpose, bytes."""
+        """Rows of the traffic table: round, site, direction, purpose, bytes."""
         path = self.path / "traffic.csv"
         if not path.exists():
             return []
@@ -297,7 +293,7 @@ class RunFolder:
         ]
 
     def _mend_traffic(self) -> None:
-        """Forget a row that was cut short."""
+        """Drop a row that was cut short."""
         path = self.path / "traffic.csv"
         if path.exists():
             header = ",".join(TRAFFIC_COLUMNS)
@@ -311,19 +307,19 @@ class RunFolder:
     def write_round_under_way(
         self, round_number: int, sites: Mapping[str, Mapping[str, int]]
     ) -> None:
-        """Say what a round may cost each site at most, by direction, before its orders go out."""
+        """Record the most that a round may cost, by site and direction, before it sends orders."""
         told = {"format": FORMAT, "round": round_number, "sites": sites}
         replace_text(self._under_way, json.dumps(told) + "\n")
 
     def round_under_way(self) -> tuple[int, dict[str, dict[str, int]]] | None:
-        """The round that was under way when a process was killed, and what it may have cost."""
+        """The round under way when a process was killed, and the most it may have cost."""
         if not self._under_way.exists():
             return None
         told = json.loads(self._under_way.read_text())
         return told["round"], told["sites"]
 
     def forget_round_under_way(self) -> None:
-        """What it cost is in the table."""
+        """Drop that record: the table has the cost."""
         self._under_way.unlink(missing_ok=True)
 
     @property
@@ -333,7 +329,7 @@ class RunFolder:
     # -- models -------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove the older ones beyond the last two."""
+        """Write a checkpoint, then remove all but the last two."""
         tensors = {f"model/{name}": array for name, array in checkpoint.model.items()}
         tensors |= {f"server/{name}": array for name, array in checkpoint.memory.items()}
         header = {
@@ -350,12 +346,12 @@ class RunFolder:
         return read_checkpoint(self._checkpoint_path(numbers[-1])) if numbers else None
 
     def oldest_checkpoint(self) -> int:
-        """The round of the older of the checkpoints that are kept; 0 while there is one at most."""
+        """The round of the older kept checkpoint; 0 while there is one at most."""
         numbers = self._checkpoints()
         return numbers[0] if len(numbers) >= CHECKPOINTS_KEPT else 0
 
     def save_model(self, name: str, state: State, round_number: int) -> None:
-        """Write `model` or `best`, with the round it is from."""
+        """Write `model` or `best`, with its round."""
         path = self.path / f"{name}.safetensors"
         write_tensors(path, state, {"format": FORMAT, "round": round_number}, durable=True)
 
@@ -368,13 +364,13 @@ class RunFolder:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file, if it is there, but for a last one that was cut short."""
+    """The complete lines of a file, if it exists."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith("\n")]
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint's content; RunRefused if the file is none."""
+    """A checkpoint's content; raises RunRefused if the file is none."""
     header, tensors = read_tensors(path)
     if header.get("format") != FORMAT or not {"round", "identity"} <= header.keys():
         raise RunRefused(f"{path} is no checkpoint of format {FORMAT}")
@@ -387,7 +383,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def list_runs(root: Path) -> list[str]:
-    """Ids of the runs in a folder, oldest first."""
+    """Ids of a folder's runs, oldest first."""
     if not root.is_dir():
         return []
     runs = [path.parent for path in root.glob("*/config.yaml")]
@@ -409,7 +405,7 @@ def _latest(root: Path) -> str:
 
 
 def remove_run(root: Path, run_id: str) -> None:
-    """Remove a run's folder; RunRefused for one that is not there, or that runs now.
+    """Remove a run's folder; raises RunRefused if it does not exist or is running.
 
     The folder is renamed first, so a kill leaves no half of a run.
     """
@@ -427,7 +423,7 @@ def _started(path: Path) -> str:
 
 
 def check_run_id(run_id: str) -> str:
-    """The id itself; RunRefused for what cannot be one."""
+    """Return the id; raises RunRefused for an invalid one."""
     if not re.fullmatch(RUN_ID, run_id):
         raise RunRefused(
             f"{run_id!r} cannot be the id of a run: letters, digits, dots, dashes and underscores "
@@ -437,13 +433,13 @@ def check_run_id(run_id: str) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole: a kill leaves the old one or the new one."""
+    """Write a file atomically: a kill leaves the old one or the new one."""
     with replacing(path) as aside:
         aside.write_text(text)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process is running this run now."""
+    """Whether a process is running this run now."""
     try:
         with RunFolder(path) as folder:
             folder._take_lock(os.O_RDWR)

@@ -1,8 +1,7 @@
-"""WriteBehind: writes a run's files in order, behind its rounds, so that no round waits for a disk.
+"""WriteBehind: writes a run's files in order, behind its rounds, so that rounds need not wait.
 
-The files only save work after a crash, so they may lag: `--resume` repeats the rounds that were not
-written yet, to the same bits. Short rounds are written several at a time, and a file that each
-round replaces is written once.
+The files only save work after a crash, so they may lag: `--resume` repeats the unwritten rounds to
+the same bits. Short rounds are written several at a time, and a replaced file only once.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import time
 from collections.abc import Callable
 
 PACE_S = 0.2
-"""The least time from one write to the next, and so the work that a crash costs.
+"""Least time between writes, and so the work that a crash costs.
 
 Writing every round of a few milliseconds would take a tenth of a small machine from training.
 """
 MOST = 1024
-"""Writes that may wait; beyond it the rounds do."""
+"""Queued writes beyond which rounds wait."""
 STALLED_S = 600.0
-"""How long the rounds wait for the disk before they give up."""
+"""Seconds that rounds wait for the disk before they fail."""
 
 
 class WriteBehind:
-    """A thread that writes; the next call raises what failed there."""
+    """A thread that writes; the next call raises its error."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str | None, Callable[[], None]]] = []
@@ -34,7 +33,7 @@ class WriteBehind:
         self._thread.start()
 
     def put(self, write: Callable[[], None], *, instead_of: str | None = None) -> None:
-        """Write this after everything before it, `instead_of` an older write of that name."""
+        """Queue a write after all before it; it replaces a queued one named `instead_of`."""
         with self._changed:
             self._wait_until(lambda: len(self._waiting) < MOST)
             if instead_of is not None:
@@ -54,7 +53,7 @@ class WriteBehind:
                 self._hurried = False
 
     def close(self) -> None:
-        """Write what waits, then end; may be called twice."""
+        """Write the queue, then end; may be called twice."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

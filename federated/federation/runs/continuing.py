@@ -1,9 +1,9 @@
-"""Begins a new run where an earlier one stands, so that it ends as one run of that length would.
+"""Begins a new run at the end of an earlier one, with the bits of one run of the whole length.
 
 `federation.rounds` is the total, and the only deciding key that may differ from the earlier run.
-The new run gets a copy of all that the next round needs: the model and the server's memory, the
-rows, which give the stopping state, what clients keep, which clients counted, and which sites were
-refused. So the earlier run may be removed.
+The new run gets a copy of everything that its next round needs: the model and the server's memory,
+the rows with the stopping state, the clients' states, participation records and refusals. So the
+earlier run may be removed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ JUDGED = ("accuracy", "loss")
 BEST = ("best", "best_round")
 CLIENTS = ".clients.sqlite"
 COPIED = (REFUSALS, "round-*", "*.data.json")
-"""Of the journal: what was refused, which clients counted where a clock decided that, and the
-content of the declared data."""
+"""From the journal: refusals, records of the clients that counted, the content of declared data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """An earlier run, whose folder is locked."""
+    """An earlier run whose folder is locked."""
 
     folder: RunFolder
     config: RunConfig
@@ -42,7 +41,7 @@ class Parent:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
-        """RunRefused for a run that has not ended a round, or of another format."""
+        """Raises RunRefused for a run without a finished round, or of another format."""
         manifest, config = folder.known_manifest(), load_config(folder.path / "config.yaml")
         checkpoint = folder.load_checkpoint()
         if checkpoint is None:
@@ -50,7 +49,7 @@ class Parent:
         return cls(folder, config, manifest, checkpoint)
 
     def check(self, config: RunConfig, identity_of: Callable[[RunConfig], str]) -> None:
-        """RunRefused where a run by this config would not go on as this one."""
+        """Raise RunRefused if a run by this config would not continue this one."""
         done, rounds = self.checkpoint.round_number, config.federation.rounds
         if rounds <= done:
             raise RunRefused(
@@ -68,7 +67,7 @@ class Parent:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the new run says of where it comes from."""
+        """The new run's facts about its origin."""
         return {
             "run_id": self.folder.run_id,
             "round": self.checkpoint.round_number,
@@ -98,14 +97,13 @@ class Parent:
 
 
 def with_rounds(config: RunConfig, other: RunConfig) -> RunConfig:
-    """The config with as many rounds as another."""
+    """A config with the number of rounds of another."""
     federation = config.federation.model_copy(update={"rounds": other.federation.rounds})
     return config.model_copy(update={"federation": federation})
 
 
 def as_if_longer(rows: Sequence[Mapping[str, Any]], config: RunConfig) -> list[dict[str, Any]]:
-    """The rows that a run of the config's length would have: a run judges its last round also where
-    that would not be due."""
+    """The rows of a run of the config's length, without evaluations due only at an earlier end."""
     made: list[dict[str, Any]] = []
     best: dict[str, Any] = {}
     for row in rows:
@@ -123,6 +121,6 @@ def _copy(file: Path, folder: Path) -> None:
 
 
 def parent_of(manifest: Mapping[str, Any]) -> str:
-    """Where a run began, in words; empty if at its own beginning."""
+    """Where a run began, in words; empty if it began at round 0."""
     told = manifest.get("parent")
     return f"{told['run_id']}, after round {told['round']}" if told else ""

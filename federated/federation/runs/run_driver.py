@@ -1,4 +1,4 @@
-"""RunDriver: takes a run from its folder to its result, whether it is new, continued or resumed.
+"""RunDriver: takes a new, continued or resumed run from its folder to its result.
 
 The record always says how a run ended. A run that never got its gang leaves the folder as it was.
 """
@@ -37,7 +37,7 @@ GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
 
 
 class RunDriver:
-    """The runs of one federation, one after another."""
+    """Executes the runs of one federation, one after another."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RunDriver:
         *,
         name: str,
     ) -> None:
-        """`name` is for runs whose config has no other."""
+        """`name` is for runs without a name in their config."""
         self._loaded = loaded
         self._gang = gang
         self._model = model
@@ -62,7 +62,7 @@ class RunDriver:
             return self._run(folder, progress, resumed=False)
 
     def continue_from(self, earlier: str, run_id: str | None, *, progress: bool) -> RunResult:
-        """Run what an earlier run lacks, in a folder of its own. RunRefused if it does not fit."""
+        """Run an earlier run's missing rounds in a new folder; RunRefused if it does not fit."""
         loaded, run_id = self._loaded, self._id_or_new(run_id)
         with RunFolder.reading(find_run(self._root, earlier)) as reading:
             parent = Parent.of(reading)
@@ -74,13 +74,13 @@ class RunDriver:
             return self._run(folder, progress, resumed=True, parent=parent)
 
     def resume(self, run_id: str, *, progress: bool) -> RunResult:
-        """Continue an interrupted run in its folder. RunRefused if the config has other bits."""
+        """Continue an interrupted run in its folder; RunRefused if the config gives other bits."""
         loaded = self._loaded
         with RunFolder.open(self._root, run_id) as folder:
             earlier = load_config(folder.path / "config.yaml")
             loaded.take_over_execution(earlier)
             recorded = folder.manifest().get("identity", loaded.identity)
-            # It may have died before it wrote down what `auto` means, and so before any round.
+            # It may have died before it recorded its choice for `auto`, so before any round.
             undecided = with_execution(loaded.config, "auto", "auto")
             if recorded not in (loaded.identity, loaded.identity_of(undecided)):
                 changed = "; ".join(differences(earlier, loaded.config)) or "its code or its data"
@@ -91,10 +91,7 @@ class RunDriver:
             return self._run(folder, progress, resumed=True)
 
     def coordinator(self, folder: RunFolder) -> Coordinator:
-        """The coordinator of the rounds, with its record in `folder`.
-
-        FederatedError without a gang.
-        """
+        """The coordinator, with its record in `folder`; FederatedError without a gang."""
         config, inputs = self._loaded.config, self._loaded.inputs
         run = RunContext(
             config=config,
@@ -181,7 +178,7 @@ class RunDriver:
         return record.result()
 
     def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> str:
-        """Run the rounds; why they ended."""
+        """Run the rounds; return why they ended."""
         coordinator = self.coordinator(folder)
         if resumed:
             self._gang.relay.compare_workers(before)
@@ -191,7 +188,7 @@ class RunDriver:
         written: list[dict[str, Any]] = []
 
         def write_workers() -> None:
-            """Sites and workers may have come since."""
+            """Record sites and workers that came since."""
             if written != (workers := self._gang.workers):
                 folder.update_manifest(workers=workers)
                 written[:] = workers

@@ -1,4 +1,4 @@
-"""RunAttempt: what a run says of itself, first to its folder and then to its observers."""
+"""RunAttempt: a run's account of itself, first to its folder and then to its observers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from ..setup.loaded_config import LoadedConfig
 from .continuing import Parent
 
 SUBMITTED = "submitted"
-"""The status of a run that a mediator has taken and that was never begun."""
+"""Status of a run that a mediator has accepted and that has not begun."""
 
 JUDGED = ("accuracy", "loss", "best", "best_round")
-"""What the end of a run repeats from its last round."""
+"""Fields of the last round that a run's end repeats."""
 ENDING = ("status", "failure", "reason", "rounds", "digest", "seconds")
-"""What a manifest says of a run's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,7 @@ class RunResult:
     run_id: str
     folder: Path
     rounds: int
-    """Rounds that were done."""
     reason: str
-    """Why it ended."""
     digest: str
     """SHA-256 of the last model."""
     best_round: int
@@ -50,7 +47,7 @@ class RunResult:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy of the last model, NaN if it was not evaluated."""
+        """Accuracy of the last model; NaN if it was not evaluated."""
         return float(self.rows[-1].get("accuracy", math.nan)) if self.rows else math.nan
 
 
@@ -62,10 +59,10 @@ class RunAttempt:
         self._loaded = loaded
         self._emit = emit
         self._earlier = folder.manifest()
-        """What an earlier attempt left; empty for a new run."""
+        """Manifest of an earlier attempt; empty for a new run."""
 
     def started(self, parent: Parent | None) -> None:
-        """Say what is about to run, and which run it continues from, if any."""
+        """Record the start, and the parent run, if any."""
         from ...engine.training.modules import environment
 
         loaded, config, inputs = self._loaded, self._loaded.config, self._loaded.inputs
@@ -109,7 +106,7 @@ class RunAttempt:
         )
 
     def ended(self, ending: Mapping[str, Any]) -> None:
-        """Say how it ended: in the manifest first; the picture can wait."""
+        """Record the end, in the manifest first; curves.png can wait."""
         self._folder.update_manifest(ended=_now(), **ending)
         rows, config = self._folder.rows(), self._loaded.config
         try:
@@ -121,7 +118,7 @@ class RunAttempt:
             self._say_ended(ending, rows)
 
     def never_began(self, ending: Mapping[str, Any]) -> None:
-        """It never got its gang: leave what there was before, nothing or an older attempt."""
+        """The run never got its gang: restore what was there, nothing or an older attempt."""
         if self._earlier:
             self._folder.replace_manifest(self._earlier)
         else:
@@ -130,13 +127,13 @@ class RunAttempt:
         self._emit("run_finished", run_id=self._folder.run_id, folder=path, **ending)
 
     def finished_before(self) -> RunResult:
-        """Say again how a finished run ended, and touch nothing."""
+        """Report again how a finished run ended, and change nothing."""
         result = self.result()
         self._say_ended({name: self._earlier[name] for name in ENDING}, result.rows)
         return result
 
     def result(self) -> RunResult:
-        """How the run ended, as its folder says; RunRefused where that is not whole."""
+        """The run's end as in its folder; raises RunRefused if that is incomplete."""
         rows, manifest = self._folder.rows(), self._folder.manifest()
         if not rows or not manifest.keys() >= set(ENDING):
             raise RunRefused(f"run {self._folder.run_id} is finished, but its record is not whole")

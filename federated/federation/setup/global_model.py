@@ -1,4 +1,4 @@
-"""The global model of a federation, after some round and now."""
+"""The global model of a federation, after a round and now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GlobalModel:
-    """The federation's model after some round."""
+    """The federation's model after a round."""
 
     round_number: int
     state: Mapping[str, Array]
@@ -34,7 +34,7 @@ class CurrentModel:
 
 
 def as_module(state: State, config: RunConfig, data: SiteData) -> nn.Module:
-    """A state as a PyTorch module of its own; `data` says the shape of a sample."""
+    """A state as a new PyTorch module; `data` gives the shape of a sample."""
     import torch
 
     from ...engine.training.modules import fitted

@@ -1,8 +1,8 @@
-"""LoadedConfig: a run's config with all that it names: the user's code, the data, the model.
+"""LoadedConfig: a run's config with its user code, data and model.
 
-It says which clients there are, which of them take part in a round, and what a round costs. All of
-it is checked before anything starts. One thing changes later: what `execution: auto` means is
-settled before the first site starts, or taken over from an earlier run.
+It derives the clients, each round's cohort and each round's cost. All of it is checked before
+anything starts. One thing changes later: the meaning of `execution: auto` is decided before the
+first site starts, or taken over from an earlier run.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
     from ...prepare.inputs.run_inputs import RunInputs
 
 Located = Callable[[ConfigError], ConfigError]
-"""Adds to the problems of a config where their keys stand in its file."""
+"""Adds to config problems where their keys stand in the file."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoadedConfig:
-    """What a federation is made of."""
+    """The inputs of a federation."""
 
     config: RunConfig
     code: UserCode
-    """What the config names of the user's own modules."""
+    """The user's own modules that the config names."""
     inputs: RunInputs
     paths: Sequence[str]
-    """The folders in which the user's own modules were looked for."""
+    """Folders searched for the user's own modules."""
     located: Located
 
     @property
     def identity(self) -> str:
-        """What decides the bits of a run's result, as one hash."""
+        """One hash of everything that decides the bits of a run's result."""
         return self.identity_of(self.config)
 
     def identity_of(self, config: RunConfig) -> str:
-        """The same with another config over the same code and data."""
+        """The identity with another config over the same code and data."""
         return identity(config, self.code.digest, self.inputs.data_digest)
 
     def among(self, sites: Sequence[str]) -> tuple[str, ...]:
-        """The sites that clients may be assigned to: all, or those with the run's data."""
+        """The sites that may have clients: all, or those with the run's data."""
         union = self.inputs.union
         return tuple(sites) if union is None else tuple(s for s in sites if s in union.sites)
 
     def check_shares(self, sites: int) -> None:
-        """ConfigError for a limit on shares that so many sites cannot keep."""
+        """Raise ConfigError for a limit on shares that so many sites cannot keep."""
         found = [
             Problem(key=each.key, found=each.found, allowed=each.allowed)
             for each in share_conflicts(self.config.robustness, sites)
@@ -72,7 +72,7 @@ class LoadedConfig:
             raise ConfigError(found)
 
     def settle_execution(self, emit: Emit) -> None:
-        """Settle how a chunk is computed; ConfigError for what does not suit the model."""
+        """Choose how a chunk is computed; raises ConfigError for what does not suit the model."""
         from ...prepare.execution_choice import settled
 
         try:
@@ -89,19 +89,19 @@ class LoadedConfig:
         )
 
     def take_over_execution(self, earlier: RunConfig) -> None:
-        """Have `auto` mean what it meant in an earlier run."""
+        """Take over an earlier run's choice for `auto`."""
         self.config = as_before(self.config, earlier)
 
     # -- clients ------------------------------------------------------------------------------
 
     def describe(self) -> PartitionSummary:
-        """How the samples lie on the clients, as far as that is known here."""
+        """How the samples are divided over the clients, as far as known here."""
         if (union := self.inputs.union) is not None:
             return described(union)
         return describe(self.inputs.data.partition, self.inputs.data.y)
 
     def samples_of(self, index: int) -> int | None:
-        """How many samples a client holds; None if its site does not say."""
+        """Samples of a client; None if its site does not disclose them."""
         if (union := self.inputs.union) is None:
             return self.inputs.data.partition.size(index)
         samples = union.samples()
@@ -118,7 +118,7 @@ class LoadedConfig:
         return steps.clients_of_step(groups)
 
     def cohort(self, round_number: int) -> list[str]:
-        """Ids of the clients that train in a round; of groups at sites, all that may."""
+        """Ids of the clients that train in a round; for groups at sites, all that may."""
         steps, groups = steps_of(self.config), self.inputs.data.groups
         if steps is not None and groups is not None:
             clients = steps.clients_of_round(groups, round_number)
@@ -128,7 +128,7 @@ class LoadedConfig:
         return [self.inputs.data.partition.client_id(index) for index in clients.tolist()]
 
     def membership(self) -> Membership:
-        """Which clients the orders of a run are about."""
+        """Derives the clients of a run's orders."""
         groups = self.inputs.data.groups
         return Membership(
             population=self.inputs.population,
@@ -144,13 +144,13 @@ class LoadedConfig:
 
     @property
     def bytes_of_updates(self) -> int:
-        """Bytes of a round's updates where the algorithm keeps every one; 0 where it sums them."""
+        """Bytes of a round's updates where the algorithm keeps each; 0 where it sums them."""
         if algorithm_of(self.config.federation).needs is Needs.SUM:
             return 0
         return self.cohort_size * self.inputs.bytes_of_update
 
     def rounds_within_budget(self, sites: Sequence[str]) -> int | None:
-        """How many rounds `traffic` is enough for over these sites; None without limits."""
+        """How many rounds `traffic` covers over these sites; None without limits."""
         clients = dict.fromkeys(sites, -(-self.cohort_size // len(sites)))
         return rounds_within(self.config, self.inputs.costs(self.config), clients)
 
@@ -158,7 +158,7 @@ class LoadedConfig:
 def read_config(
     config: RunConfig | Mapping[str, Any] | str | Path, overrides: Sequence[str]
 ) -> tuple[RunConfig, str, Located]:
-    """The config, its file's name, and what tells where in the file a problem's key stands."""
+    """The config, its file's name, and a function that locates problems in the file."""
     if isinstance(config, str | Path):
         found = partial(located, path=config, overrides=overrides)
         return load_config(config, overrides), Path(config).stem, found
@@ -169,7 +169,7 @@ def read_config(
 
 
 def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInputs:
-    """What the config stands for; ConfigError for what cannot be.
+    """A config's inputs; raises ConfigError for impossible ones.
 
     `declared`: what each site discloses of its data; None where the data is loaded here.
     """
@@ -189,5 +189,5 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
 
 
 def execution_of(config: RunConfig) -> list[Any]:
-    """What an order says of how to compute a chunk."""
+    """How to compute a chunk, as an order has it."""
     return [config.training.execution, config.training.chunk_size]

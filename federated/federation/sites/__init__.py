@@ -1,3 +1,1 @@
-"""Where the sites of a run come from (this process, several local Ray clusters, or a mediator), how
-its gang is started there, and which events of sites reach the run's observers.
-"""
+"""The sources of a run's sites on this machine, its gang there, and the relay of their events."""

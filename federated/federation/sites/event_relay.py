@@ -1,7 +1,7 @@
-"""EventRelay: passes on to a run's observers what its sites and their workers say.
+"""EventRelay: passes events of sites and their workers on to a run's observers.
 
-Sites say it from many threads, at the start and later. What is not believed, or said too often, is
-dropped. Workers are compared as they come up.
+Events arrive from many threads, at the start and later. Invalid or too frequent ones are dropped.
+Workers are compared as they come up.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ...errors import RunRefused
 from ..events import Emit
 
 PER_S, AT_ONCE = 20.0, 2_000.0
-"""Events of one site; all its workers may come up at once."""
+"""Events of one site per second, and in one burst, since all its workers may come up at once."""
 SAID_EVERY_S = 60.0
-"""How often it is logged that a site says too much."""
+"""Seconds between two log lines about a site that sends too many events."""
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ class Hearing:
         self._lock = threading.Lock()
         self._allowances: dict[str, Allowance] = {}
         self._dropped: dict[str, tuple[float, int]] = {}
-        """When that was logged last, and how many were dropped since."""
+        """By site: when a drop was last logged, and how many followed."""
 
     def fields(self, happened: Payload) -> Mapping[str, Any] | None:
-        """The fields to pass on; None if the event is dropped, which the log says.
+        """The fields to pass on; None if the event is dropped, which the log records.
 
         The mediator has put the name of the site into its header.
         """
@@ -68,10 +68,7 @@ class Hearing:
 
 
 class Workforce:
-    """The workers of a run, by what they say of themselves, and how they differ.
-
-    Workers come up while others read this.
-    """
+    """The workers of a run, their facts and differences; for use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,24 +76,24 @@ class Workforce:
         self._likeness = Likeness()
 
     def joined(self, told: Facts) -> tuple[Difference, ...]:
-        """A worker has come up, with its `site` and its number there; what is new about it."""
+        """Add a worker that came up, by its `site` and number there; return its new differences."""
         site, number = told["site"], told["worker"]
         with self._lock:
             self._told[site, number] = told
             return self._likeness.joined(f"{site}/{number}", told)
 
     def remembered(self, told: Facts) -> tuple[Difference, ...]:
-        """The same of a worker that the run had before it was interrupted."""
+        """Add a worker that the run had before it was interrupted; return its new differences."""
         with self._lock:
             return self._likeness.joined(_before(told), told)
 
     def all(self) -> list[dict[str, Any]]:
-        """What each has said, in the order in which they came."""
+        """Facts of each worker, in the order of arrival."""
         with self._lock:
             return [dict(told) for told in self._told.values()]
 
     def check_alike(self, before: Sequence[Facts] = ()) -> None:
-        """RunRefused if they differ from each other, or from those of `before`."""
+        """Raise RunRefused if workers differ from each other or from those of `before`."""
         there: Mapping[str, Facts] = {
             f"{told['site']}/{told['worker']}": told for told in self.all()
         }
@@ -107,7 +104,7 @@ class Workforce:
             )
 
     def forget(self) -> None:
-        """Forget workers that have ended, but not what they were like."""
+        """Drop workers that have ended, but keep their facts for comparison."""
         with self._lock:
             self._told.clear()
 
@@ -117,19 +114,19 @@ def _before(told: Facts) -> str:
 
 
 class EventRelay:
-    """Of one federation."""
+    """The relay of one federation."""
 
     def __init__(self, emit: Emit, *, strict: bool) -> None:
-        """`strict`: workers must be alike."""
+        """`strict`: all workers must be alike."""
         self._emit = emit
         self._strict = strict
         self._hearing = Hearing()
         self.workforce = Workforce()
         self._compiling: set[tuple[str, str]] = set()
-        """Machines, by site, of which it was said that they compile."""
+        """(site, host) of machines whose compilation was reported."""
 
     def happened(self, payload: Payload) -> None:
-        """A site says that something has happened there."""
+        """Handle an event of a site."""
         if (fields := self._hearing.fields(payload)) is None:
             return
         new = self.workforce.joined(fields) if payload.kind == "worker_ready" else ()
@@ -141,18 +138,15 @@ class EventRelay:
         self._say_differing(new)
 
     def passed_over(self, site: str, reason: str) -> None:
-        """A site is ready and not taken in."""
+        """Report that a site is ready and not taken in."""
         self._emit("site_passed_over", site=site, reason=reason)
 
     def link_use(self, round_bytes: int) -> Callable[[LinkUse], None]:
-        """Made for one start: names a link whose transfers hold rounds of so many bytes up."""
+        """Make, for one start, a reporter of links that delay rounds of so many bytes."""
         return partial(self._say_slow, LinkWatch(round_bytes))
 
     def compare_workers(self, before: Sequence[Facts] = ()) -> None:
-        """Compare workers with each other and with those of `before`.
-
-        RunRefused if they differ and must be alike.
-        """
+        """Compare workers and those of `before`; RunRefused if they must be alike and differ."""
         if self._strict:
             self.workforce.check_alike(before)
             return

@@ -1,7 +1,7 @@
 """GangSession: reserves a federation's gang at its sites and starts the workers, once; ends both.
 
 The first call that needs the workers starts it. If the start fails, or another thread closes the
-session meanwhile, what was begun is undone.
+session meanwhile, everything begun is undone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKLOAD = "federated"
 
 
 class GangSession:
-    """The gang of one federation: nothing at first, then reserved and at work, then closed."""
+    """The gang of one federation: not yet reserved, then at work, then closed."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class GangSession:
     ) -> None:
         """`name` is the gang's, `user` owns it; `undo` ends what was started before."""
         self.name = name
-        """The gang's name when it is reserved."""
         self._user = user
         self._source = source
         self._loaded = loaded
@@ -52,17 +51,17 @@ class GangSession:
         self.relay = EventRelay(events.emit, strict=strict)
         self._life = Lifetime(undo)
         self.mediator: FederationMediator | None = None
-        """Takes orders for the sites; None unless the gang is at work."""
+        """Routes orders to the sites; None unless the gang is at work."""
 
     def running(self, otherwise: str) -> FederationMediator:
-        """The mediator; FederatedError with these words unless the gang is at work."""
+        """The mediator; raises FederatedError with this text unless the gang is at work."""
         if self.mediator is None:
             raise FederatedError(otherwise)
         return self.mediator
 
     @property
     def closing(self) -> bool:
-        """Whether it is closed, or will be as soon as its start has noticed."""
+        """Whether it is closed, or will be once its start ends."""
         return self._life.closing
 
     @property
@@ -72,15 +71,15 @@ class GangSession:
 
     @property
     def workers(self) -> list[dict[str, Any]]:
-        """What every worker said of itself when it came up; nothing before `start`."""
+        """Facts of every worker that came up; empty before `start`."""
         return self.relay.workforce.all()
 
     def start(self) -> None:
-        """Reserve the gang and start its workers; does nothing if they are there."""
+        """Reserve the gang and start its workers; does nothing if they are up."""
         self._life.start(self._start)
 
     def close(self) -> None:
-        """End the workers, give the gang back, end what the sites were started with."""
+        """End the workers, release the gang, end what the sites were started with."""
         self._life.close()
 
     def _start(self, undo: ExitStack) -> None:
@@ -128,7 +127,7 @@ class GangSession:
         self.mediator = mediator
 
     def _opened(self, request: GangRequest, undo: ExitStack) -> Sequence[Site]:
-        """The sites that are there; they end with the gang."""
+        """Open the sites; they end with the gang."""
         loaded, config = self._loaded, self._loaded.config
         store = object_store_bytes(loaded.inputs) + loaded.bytes_of_updates
         step, within_s = "sites", config.participation.wait_for_sites_s
@@ -143,7 +142,7 @@ class GangSession:
         return FederationMediator(
             sites,
             assignment=config.federation.assignment,
-            # What a client remembers is at its site: elsewhere it would be another client.
+            # A client's memory is at its site: elsewhere it would be another client.
             replacement=config.participation.replacement and not stateful,
             counted=self._source.counted,
         )
@@ -153,7 +152,7 @@ class GangSession:
         self.relay.workforce.forget()
 
     def spec_of(self, site: str) -> Payload:
-        """What a site is told of the federation. UnionError if it has none of the run's data."""
+        """A site's spec of the federation; raises UnionError if it has none of the run's data."""
         from ...prepare.inputs.local_data import hand_over
 
         loaded, union = self._loaded, self._loaded.inputs.union

@@ -1,9 +1,9 @@
-"""Lifetime: the state of a thing that is started when it is needed, and closed once, by any thread.
+"""Lifetime: the state of a federation that starts on demand and closes once, from any thread.
 
     new -> starting -> started -> closed
 
-A start that fails leads back to `new`. If it is closed while it starts, the starting thread undoes
-the start, and `close` returns once nothing is left.
+A failed start leads back to `new`. If another thread closes it during the start, the starting
+thread undoes the start, and `close` returns once nothing is left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...errors import FederatedError
 
 
 class State(StrEnum):
-    """Where it is."""
+    """States of a federation."""
 
     NEW = "new"
     STARTING = "starting"
@@ -26,27 +26,25 @@ class State(StrEnum):
 
 
 class Lifetime:
-    """Of one federation."""
+    """The lifetime of one federation."""
 
     def __init__(self, undo: ExitStack) -> None:
-        """`undo` ends what there is before a start."""
+        """`undo` ends what exists before a start."""
         self._undo = undo
         self._changed = threading.Condition()
         self._state = State.NEW
         self._closing = False
         self._starter = 0
-        """The thread that starts it."""
 
     @property
     def closing(self) -> bool:
-        """Whether it is closed, or will be as soon as its start has noticed."""
+        """Whether it is closed, or will be once its start ends."""
         return self._closing
 
     def start(self, begin: Callable[[ExitStack], None]) -> None:
-        """Have `begin` start it, unless it is started; wait for another thread that starts it.
+        """Call `begin` unless it is started; wait for another thread's start.
 
-        FederatedError if it is closed, or is closed meanwhile: then all that `begin` has put on
-        the stack is undone.
+        If it is closed, or closes meanwhile, undoes what `begin` began and raises FederatedError.
         """
         me = threading.get_ident()
         with self._changed:
@@ -71,12 +69,12 @@ class Lifetime:
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """FederatedError if it is closed, or is to be; the start has to call this now and then."""
+        """Raise FederatedError if it is closed or closing; a start must call this now and then."""
         if self._closing:
             raise FederatedError("the federation is closed; make another one")
 
     def close(self) -> None:
-        """Undo all; may be called again. The thread that starts it may call it, and undoes then."""
+        """Undo everything; may be called again. From the starting thread, the start undoes it."""
         with self._changed:
             self._closing = True
             if self._state is State.STARTING and self._starter == threading.get_ident():

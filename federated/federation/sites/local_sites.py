@@ -1,8 +1,8 @@
 """LocalSites: several sites on this machine, each a Ray cluster of its own behind a runner.
 
-They share the machine evenly unless the config says what each has. They end with the process that
-started them, even if it is killed: its connection to them is their lease. When a runner dies, its
-site is lost until the next one is started, which happens within a budget.
+They share the machine evenly unless the config gives their sizes. They end with the process that
+started them, even if it is killed: its connection is their lease. When a runner dies, its site is
+lost until the next one starts, within a budget of restarts.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ...config.schema import RunConfig
 from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
 
 LINGER_S = 60.0
-"""How long the processes of a killed runner's Ray may take to end, however busy the machine is."""
+"""Seconds that the processes of a killed runner's Ray may take to end on a busy machine."""
 END_S = 15.0
-"""How long they may take to end in order."""
+"""Seconds that they may take to end in order."""
 ORPHAN_S = 10.0
-"""How long they live without the process that started them."""
+"""Seconds that they live without the process that started them."""
 RUN = "local"
 WORKLOAD = "federated"
 
 
 class LocalSites:
-    """As many runners as a config has sites; begins to start them at once, and owns them."""
+    """As many runners as a config has sites; begins their start at once, and owns them."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class LocalSites:
         store: int = SMALLEST_OBJECT_STORE,
         data: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Each gets `store` bytes for objects, and `data` is what each declares, by its name.
+        """Each gets `store` bytes for objects; `data` has each site's declarations, by its name.
 
-        GangInfeasible if none could hold its gang.
+        Raises GangInfeasible if no site can hold its gang.
         """
         self.store = store
         request = gang_request(config)
@@ -75,7 +75,7 @@ class LocalSites:
         self._ended = False
         with ExitStack() as undo:
             folder = undo.enter_context(own_folder())
-            undo.callback(sweep, folder.parent, LINGER_S)  # what a runner that was killed has left
+            undo.callback(sweep, folder.parent, LINGER_S)  # left by killed runners
             undo.callback(self._end)
             blobs = folder / "blobs"
             outbox = OrderTensors(Keeping(BlobStore(blobs, LARGEST_BLOB), discard=True))
@@ -106,7 +106,7 @@ class LocalSites:
     def _start(
         self, folder: Path, settings: RunnerSettings, environment: Mapping[str, str]
     ) -> RunnerProcess:
-        """Start a runner that `close` ends. SiteLost if that was called."""
+        """Start a runner that `close` ends; raises SiteLost once `close` was called."""
         with self._starting:
             if self._ended:
                 raise SiteLost(settings.site, CLOSED)
@@ -117,11 +117,11 @@ class LocalSites:
             return process
 
     def died(self, site: str) -> bool:
-        """Whether a site's runner has died, so that the site has to be brought in again."""
+        """Whether a site's runner has died, so that the site must be brought in again."""
         return self._links[site].died
 
     def wait(self) -> None:
-        """Wait until every site's Ray is there; ClusterStartFailed or SiteUnreachable if not."""
+        """Wait until every site's Ray is up; raises ClusterStartFailed or SiteUnreachable."""
         asked: dict[str, Future[Payload]] = {
             name: link.ask("attach", Payload(kind="attach"), key="attach")
             for name, link in self._links.items()
@@ -139,7 +139,7 @@ class LocalSites:
         return tuple(LinkedSite(name, link) for name, link in self._links.items())
 
     def close(self) -> None:
-        """End all of them, with what they hold; may be called twice."""
+        """End all of them and everything they hold; may be called twice."""
         self._undo.close()
 
     def _end(self) -> None:
@@ -153,7 +153,6 @@ class LocalSites:
 
 
 def _each(config: RunConfig) -> RayChoice:
-    """What each site's Ray believes it has."""
     ray, count = config.resources.ray, len(config.sites.names)
     whole = local_machine().total
     return RayChoice(
@@ -163,7 +162,7 @@ def _each(config: RunConfig) -> RayChoice:
 
 
 def _check(request: GangRequest, ray: RayChoice) -> None:
-    """Refuse a gang that no site could hold, before any is started."""
+    """Raise GangInfeasible for a gang that no site can hold, before any starts."""
     nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
     group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
     machine = local_machine(ray.num_cpus, ray.num_gpus)
@@ -171,7 +170,7 @@ def _check(request: GangRequest, ray: RayChoice) -> None:
 
 
 def _environment(number: int, gpus: int) -> dict[str, str]:
-    """What a site's processes see: what we can import, and GPUs that no other site uses."""
+    """A site's environment: this process's import path, and GPUs that no other site uses."""
     own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -180,7 +179,7 @@ def _environment(number: int, gpus: int) -> dict[str, str]:
 
 
 def gpus_of(number: int, each: int, visible: str) -> str:
-    """The GPUs of one of several sites, out of those that CUDA_VISIBLE_DEVICES names if it does."""
+    """One site's GPUs, out of those in CUDA_VISIBLE_DEVICES if it is set."""
     mine = range(number * each, (number + 1) * each)
     devices = [device.strip() for device in visible.split(",") if device.strip()]
     if not devices:

@@ -1,4 +1,4 @@
-"""Following: a thread that looks at a run's sites when one changes, and every few seconds."""
+"""Following: a thread that checks a run's sites when one changes, and every few seconds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from fedpilot.mediator import Payload
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""How often it looks at sites without any news."""
+"""Seconds between checks without news."""
 AGAIN_S = 10.0
-"""How long it leaves a site alone that could not be brought in."""
+"""Seconds before a site that could not be brought in is tried again."""
 
 Look = Callable[[Collection[str]], dict[str, Future[Any]]]
-"""Acts on sites, but not on the busy ones, which it is given; the futures of what takes time, by
-site."""
+"""Acts on all sites except the given busy ones; returns a future for each site under change."""
 
 
 class Following:
-    """Calls `look`, first at once; closed by its owner."""
+    """Calls `look`, first at once, until its owner closes it."""
 
     def __init__(self, look: Look) -> None:
         self._look = look
@@ -39,11 +38,11 @@ class Following:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look soon."""
+        """Check soon."""
         self._news.set()
 
     def hear(self, site: str, payload: Payload | None) -> None:
-        """Look soon if this is news of a site: it was lost, or it came back."""
+        """Check soon if a site was lost or came back."""
         if payload is None:
             self.wake()
 
@@ -66,7 +65,7 @@ class Following:
             try:
                 begun = self._look(busy)
             except Exception:
-                log.exception("the sites could not be looked at")  # and are again, soon
+                log.exception("the sites could not be looked at")  # the next turn looks again
                 continue
             for site, future in begun.items():
                 with self._lock:

@@ -1,4 +1,4 @@
-"""NodeOrders: orders to single clients, and what is known of where a client is."""
+"""NodeOrders: orders to single clients, and the state of their nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class NodeOrders:
         self._model = model
 
     def __len__(self) -> int:
-        """The population."""
         return self._loaded.inputs.population
 
     def client_id(self, index: int) -> str:
@@ -51,7 +50,7 @@ class NodeOrders:
     def model_or(self, model: State | None) -> tuple[str, State]:
         """The digest and the tensors of `model`, or of the global model.
 
-        FederatedError for a state that has other tensors than the federation's model.
+        Raises FederatedError for a state whose tensors are not those of the federation's model.
         """
         if model is None:
             return self._model.now.digest, self._model.now.state
@@ -66,7 +65,7 @@ class NodeOrders:
         return digest(model), model
 
     def ask_node(self, index: int, order: Payload) -> Future[Payload]:
-        """Send a client's order to its site; the gang is started if needed."""
+        """Send a client's order to its site; starts the gang if needed."""
         self._gang.start()
         mediator = self._gang.running("the federation is closed")
         header = {**order.header, "execution": execution_of(self._loaded.config)}
@@ -87,11 +86,11 @@ class NodeOrders:
         return ""
 
     def show(self, index: int) -> Mapping[str, Any]:
-        """What is known of a client's node; starts nothing."""
+        """The state of a client's node; starts nothing."""
         return self.ask_shown(index).result()
 
     def ask_shown(self, index: int) -> Future[Mapping[str, Any]]:
-        """What is known of a client's node, once its site has told it; starts nothing."""
+        """The state of a client's node, once its site has answered; starts nothing."""
         if self._gang.mediator is None:
             nothing: Future[Mapping[str, Any]] = Future()
             nothing.set_result(
@@ -108,12 +107,12 @@ class NodeOrders:
         return then(self.ask_node(index, order), lambda node: node.header)
 
     def site_of(self, index: int) -> str:
-        """The site that a client belongs to; empty before the gang is reserved."""
+        """A client's site; empty before the gang is reserved."""
         mediator = self._gang.mediator
         return "" if mediator is None else mediator.membership.assignment.site_of(index)
 
     def explain_assignment(self, index: int) -> str:
-        """Why a client belongs to its site."""
+        """Explain why a client belongs to its site."""
         if (mediator := self._gang.mediator) is None:
             return "not assigned until the gang is reserved"
         assignment = mediator.membership.assignment
@@ -121,7 +120,6 @@ class NodeOrders:
 
 
 def _kind(array: object) -> str:
-    """What an entry of a state is, in words."""
     if array is None:
         return "nothing"
     if not isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""Where a federation's sites come from, and the two kinds of source on this machine.
+"""Where a federation's sites come from, and the two sources on this machine.
 
 The third, a mediator, is in `federation/remote/mediator_sites.py`.
 """
@@ -39,64 +39,63 @@ Declarations = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run whose workers are up, and what its source of sites tells it."""
+    """A run whose workers are up, and the callbacks for its source of sites."""
 
     mediator: FederationMediator
     spec_of: Callable[[str], Payload]
-    """What a site is told of the federation."""
     round_number: Callable[[], int]
     passed: Callable[[str, str], None]
-    """Told a site that is ready and not taken into a run that lacks one, and why."""
+    """Called with a ready site that the run may not take in although it lacks one, and why."""
     link_used: Callable[[LinkUse], None]
-    """Told how long models and sums take over a site's link."""
+    """Called with the time that models and sums take over a site's link."""
 
 
 class SiteSource:
     """Provides the sites of a federation, which closes it when it ends."""
 
     apart = False
-    """Whether sites are other processes, which load for themselves what the config names."""
+    """Whether sites are other processes, which load the config's objects themselves."""
     brings_ray = True
     """Whether `open` waits for Ray, within `resources.start_timeout`, and not for sites."""
     names: tuple[str, ...]
-    """The sites that may take part; those of a mediator without data are known once opened."""
+    """The sites that may take part; at a mediator without data at sites, known once opened."""
     least: int | None
-    """Sites that have to hold their part of the gang; None for all."""
+    """The fewest sites that must hold their part of the gang; None for all."""
     counted: Callable[[], list[tuple[Flow, int]]] | None = None
-    """Takes out the bytes counted on the wire since it last did; None without a wire."""
+    """Returns the bytes counted on the wire since its last call; None without a wire."""
 
     def disclosed(self) -> Declarations:
-        """What sites disclose of the run's data set. ConfigError if none is known to declare it."""
+        """What sites disclose of the run's data set; ConfigError if none is known to declare it."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Begin to start what takes long, where `open` will be called at once."""
+        """Begin slow starts, when `open` follows at once."""
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """The sites that are there, of those `among`; `undo` ends what they need.
+        """The available sites of those `among`; `undo` ends what they need.
 
-        `request` is what a site will be asked to hold, `store` the bytes for objects that it needs.
+        `request` is the gang that a site will hold, `store` the bytes for objects that it needs.
         """
         raise NotImplementedError
 
     def told(self, spec: Payload) -> Payload:
-        """What a site is told of the federation, with what only this source knows."""
+        """A site's spec, completed by what only this source has."""
         return spec
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
-        """From now on have a run's mediator follow sites that come and go, until `undo`."""
+        """From now on follow sites that come and go, until `undo`."""
 
     def close(self) -> None:
         """End what was begun and not opened; may be called twice."""
 
 
 class HereSource(SiteSource):
-    """The sites on this machine: they are the config's, and stay to the end."""
+    """The config's sites on this machine, which stay to the end."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
-        """`names` stand for those that the config asks for. Raises BadFile."""
+        """`names` replace the config's sites. Raises BadFile."""
         self.config = config
         self.names = tuple(names)
         self.least = config.sites.min_sites
@@ -104,7 +103,7 @@ class HereSource(SiteSource):
         """What the admins of the sites declare, by site and data set."""
 
     def disclosed(self) -> Declarations:
-        """What the sites of this machine disclose of their data. ConfigError if none declares."""
+        """What this machine's sites disclose of their data; ConfigError if none declares any."""
         if not self.data_at:
             raise ConfigError.about(
                 "data.from",
@@ -119,12 +118,12 @@ class HereSource(SiteSource):
 
 
 class OneRay(HereSource):
-    """Sites that are parts of this process, each with its own gang on one and the same Ray."""
+    """Sites that are parts of this process, each with its own gang on the same Ray."""
 
     def __init__(
         self, config: RunConfig, names: Sequence[str], cluster: Cluster | None = None
     ) -> None:
-        """`cluster` stands in for the Ray that the config asks for."""
+        """`cluster` replaces the Ray that the config asks for."""
         super().__init__(config, names)
         self._cluster = cluster
         self._begun: RayCluster | None = None
@@ -137,7 +136,7 @@ class OneRay(HereSource):
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """All of them. Raises GangInfeasible, ClusterStartFailed."""
+        """All sites. Raises GangInfeasible, ClusterStartFailed."""
         begun, self._begun = self._begun, None
         if begun is not None:
             undo.callback(begun.close)
@@ -150,7 +149,7 @@ class OneRay(HereSource):
         ]
 
     def close(self) -> None:
-        """End a Ray that was begun for nothing."""
+        """End a Ray that was begun but not used."""
         if self._begun is not None:
             self._begun.close()
 
@@ -166,16 +165,16 @@ class RayEach(HereSource):
         self._begun: LocalSites | None = None
 
     def begin(self) -> None:
-        """Begin to start all of them, with as little room for objects as there may be."""
+        """Begin to start all of them, with the smallest object stores."""
         self._begun = self._started(0)
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """Those that are wanted. Raises GangInfeasible, ClusterStartFailed, SiteUnreachable."""
+        """The sites of `among`. Raises GangInfeasible, ClusterStartFailed, SiteUnreachable."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.store < store:
-            begun.close()  # they have too little room for these data
+            begun.close()  # its object stores are too small for these data
             begun = None
         self._sites = begun or self._started(store)
         undo.callback(self._sites.close)
@@ -185,7 +184,7 @@ class RayEach(HereSource):
         return there
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
-        """Bring in the sites whose runners died: that starts the next ones."""
+        """Bring in sites whose runners died, which starts the next runners."""
         from .membership_watcher import Following
 
         mediator = run.mediator
@@ -205,7 +204,7 @@ class RayEach(HereSource):
         return LocalSites(self.config, max(store, SMALLEST_OBJECT_STORE), self.data_at)
 
     def close(self) -> None:
-        """End Rays that were begun for nothing."""
+        """End Rays that were begun but not used."""
         if self._begun is not None:
             self._begun.close()
 
@@ -224,7 +223,7 @@ def sites_here(
 ) -> OneRay | RayEach:
     """The sites of a config on this machine; `names` and `cluster` ask for parts of this process.
 
-    Several sites have a Ray each, unless an argument says what Ray to use. Raises BadFile.
+    Several sites have a Ray each, unless an argument says which Ray to use. Raises BadFile.
     """
     if cluster is None and names is None and len(config.sites.names) > 1:
         return RayEach(config)

@@ -1,4 +1,4 @@
-"""`fedpilot runs verify`: is a run what it says, and where do two runs part?"""
+"""`fedpilot runs verify`: checks a run against itself, or finds where two runs part."""
 
 from __future__ import annotations
 

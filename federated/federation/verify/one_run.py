@@ -1,4 +1,4 @@
-"""Verifies one run: what it left behind against itself, then its rounds trained again."""
+"""Verifies one run: its record against itself, then its rounds trained again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .reading import Reading
 from .stage import ReplayStart, Stage, Tools, federation_of, staged, starts
 
 SHORT_S = 60.0
-"""A run whose rounds took no longer is trained again from the start if it must be."""
+"""Seconds of rounds up to which a run is trained again from the start if necessary."""
 
 
 class Replay(StrEnum):
@@ -34,61 +34,58 @@ class Replay(StrEnum):
 
     NONE = "none"
     LAST = "last"
-    """From the older checkpoint that is kept; a short run without one, from the start."""
+    """From the older kept checkpoint; a short run without one, from the start."""
     ALL = "all"
-    """From the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a run's folder says, checked against itself."""
+    """A run's folder, checked against itself."""
 
     run: Reading
     findings: tuple[Finding, ...]
     standing: Reproducibility | None = None
-    """Whether it could be trained again here; None if that was not asked."""
+    """Whether it can be trained again here; None if not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """The first round that became another one when it was trained again."""
+    """The first round whose repetition differs."""
 
     round_number: int
     models: tuple[str, str]
     """Digests: as recorded, and as trained again."""
     metrics: Mapping[str, tuple[Any, Any]]
     tensors: tuple[TensorDifference, ...] | None
-    """Where the models differ; None if the folder has that model no more."""
+    """Where the models differ; None if the folder lacks that model."""
     clients: ClientComparison | None
     """Recorded clients against those trained again; None if they were not recorded."""
     confirmed_by: tuple[str, ...]
-    """Files that hold the model as it was trained again, even if the row says otherwise."""
+    """Files that hold the model as trained again, even if the row differs."""
 
     @property
     def model_differs(self) -> bool:
-        """Whether it is the model, not only how it was judged."""
+        """Whether the models differ, not only their evaluations."""
         return self.models[0] != self.models[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came of training rounds again."""
+    """The result of training rounds again."""
 
     start: int = 0
     """The round whose model it began with."""
     last: int = 0
-    """The last round that was trained again."""
     departure: Departure | None = None
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """What the workers are now that they were not then: (then, now)."""
+    """Differences between the workers of then and now: (then, now)."""
     findings: tuple[Finding, ...] = ()
     """Findings whose tensors only the replay could name."""
     not_done: str = ""
-    """Why nothing was trained."""
 
 
 def check_run(run: Reading) -> Checked:
-    """Check a run's folder against itself, and name the tensors where two states are at hand."""
+    """Check a run's folder against itself, and name differing tensors where both states exist."""
     findings = []
     for each in check(run.record):
         if each.twin:
@@ -99,7 +96,7 @@ def check_run(run: Reading) -> Checked:
 
 
 def stand(checked: Checked, tools: Tools) -> tuple[Checked, Federation | None]:
-    """See whether the run could be trained again here; its federation, not started, if so."""
+    """Check whether the run can be trained again here; its federation, not started, if so."""
     federation, standing = federation_of(checked.run, tools.make)
     found = replace(checked, standing=standing)
     return found, federation if standing.reproducible else None
@@ -108,7 +105,7 @@ def stand(checked: Checked, tools: Tools) -> tuple[Checked, Federation | None]:
 def replay_run(
     checked: Checked, federation: Federation, how: Replay, tools: Tools
 ) -> Replayed | None:
-    """Train rounds of the run again, as far as asked; None if that is not at all."""
+    """Train rounds of the run again, as far as asked; None if not asked at all."""
     if how is Replay.NONE:
         return None
     start = _start(checked.run, how)
@@ -192,7 +189,7 @@ def _departure(
 
 
 def _located(checked: Checked, model: GlobalModel) -> list[Finding]:
-    """The findings about files that should hold this model, with where they differ from it."""
+    """Findings about files that should hold this model, with their differing tensors."""
     states = {file.name for file in checked.run.record.files if file.digest}
     found = [
         replace(finding, tensors=state_differences(model.state, checked.run.state(finding.file)))
@@ -207,7 +204,7 @@ def _located(checked: Checked, model: GlobalModel) -> list[Finding]:
 def _clients(
     run: Reading, stage: Stage, before: GlobalModel, number: int
 ) -> ClientComparison | None:
-    """The recorded clients of a round against the same, trained again one by one."""
+    """Compare the recorded clients of a round with the same clients trained again one by one."""
     try:
         recorded = run.clients(number)
     except RunRefused:

@@ -1,4 +1,4 @@
-"""Reads what a run left behind, spoilt or not, and writes nothing."""
+"""Reads a run's record, corrupt or not, and writes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = "config.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A run folder as it was found."""
+    """A run folder as found."""
 
     name: str
     path: Path
@@ -35,12 +35,12 @@ class Reading:
 
     @property
     def environment(self) -> list[Mapping[str, Any]]:
-        """What its workers said of themselves."""
+        """Facts of its workers."""
         return list(self.record.manifest.get("workers", ()))
 
     @property
     def is_stateless(self) -> bool:
-        """Whether a round follows from its model alone: neither server nor clients remember."""
+        """Whether a round follows from its model alone: no server memory, no client memory."""
         kept = [file for file in self.record.files if file.is_checkpoint]
         return (
             self.config is not None
@@ -51,36 +51,36 @@ class Reading:
         )
 
     def client_states(self) -> list[Path]:
-        """The files of what clients keep between rounds."""
+        """Files of clients' states between rounds."""
         return sorted((self.path / "journal").glob("*.clients.sqlite*"))
 
     def who_counted(self) -> list[Path]:
-        """The files that say which clients counted where a clock decided it, and what was late."""
+        """Participation records, where a clock decided, and files of late updates."""
         return sorted((self.path / "journal").glob("round-*"))
 
     def state(self, file: str) -> State:
-        """The model that a file holds."""
+        """The model in a file."""
         path = self.path / file
         if path.parent.name == "checkpoints":
             return read_checkpoint(path).model
         return read_tensors(path)[1]
 
     def state_of_round(self, round_number: int) -> State | None:
-        """The model of a round, if a file holds it as its row says."""
+        """A round's model, if a file holds the model that its row states."""
         for file in self.record.sound_files():
             if file.round_number == round_number:
                 return self.state(file.name)
         return None
 
     def clients(self, round_number: int) -> dict[str, ClientFacts]:
-        """What was recorded of a round's clients; empty if nothing was."""
+        """The recorded clients of a round; empty if none were."""
         path = self.path / CLIENTS
         return read_clients(path, round_number) if path.exists() else {}
 
 
 @contextmanager
 def reading(path: Path, name: str, overrides: Sequence[str] = ()) -> Iterator[Reading]:
-    """Read a run folder and keep the run from being continued meanwhile; RunRefused if it runs.
+    """Read a run folder and keep the run from continuing meanwhile; RunRefused if it runs.
 
     `overrides` change where and how it would be trained again, not what decides the bits.
     """
@@ -127,7 +127,7 @@ def _read(folder: RunFolder, name: str) -> Reading:
 
 
 def _rows(path: Path, unreadable: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """The rows that can be read; a last line without an end does not count."""
+    """The readable rows; an incomplete last line is ignored."""
     for number, line in _lines(path):
         try:
             row = json.loads(line)
@@ -141,7 +141,7 @@ def _rows(path: Path, unreadable: list[tuple[str, str]]) -> Iterator[dict[str, A
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The whole lines of a file, from 1 on; none if it is not there."""
+    """The complete lines of a file, numbered from 1; none if there is no file."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -192,10 +192,10 @@ def _state_file(path: Path, file: Path) -> StateFile:
 
 
 def read_clients(path: Path, round_number: int) -> dict[str, ClientFacts]:
-    """What `clients.jsonl` says of a round, by client; the last line about a client counts.
+    """A round's clients in `clients.jsonl`; the last line about a client counts.
 
     Lines are `{"round": 3, "client": "client_7", "tensors": {"0.weight": "<16 hex digits>"}}`, and
-    may tell the client's `samples`. RunRefused names a line that is none.
+    may have the client's `samples`. RunRefused names an invalid line.
     """
     found: dict[str, ClientFacts] = {}
     for number, line in _lines(path):

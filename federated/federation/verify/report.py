@@ -1,4 +1,4 @@
-"""What `verify` prints: text for people, one JSON document for scripts, and its progress."""
+"""Prints the result of `verify`: text for people, one JSON document for scripts, and progress."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ GOOD, BAD, ASIDE = "✓", "✗", "!"
 TENSORS_SHOWN = 10
 TENSORS_OF_A_CLIENT = 3
 INDENT = 12
-"""Columns before what belongs to a line."""
+"""Columns before the details of a line."""
 LINES_APART_S = 10.0
 PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask."""
+"""Columns without a terminal."""
 
 
 class TextReport:
-    """Prints each part of an answer when it comes."""
+    """Prints each part of the result as it arrives."""
 
     def __init__(self, stream: TextIO, clients: int) -> None:
         console = Console(file=stream, highlight=False)
@@ -193,7 +193,6 @@ class TextReport:
         self._table(("tensor", "elements", "by at most", ""), rows)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows, if there are any, under the line that they belong to."""
         if not rows:
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -270,7 +269,7 @@ def _verdict(compared: Comparison) -> str:
 
 
 def summary(outcome: Verification) -> str:
-    """The answer in one sentence."""
+    """The result in one sentence."""
     if outcome.comparison is not None:
         names = " and ".join(checked.run.name for checked in outcome.checks)
         spoilt = [checked.run.name for checked in outcome.checks if checked.findings]
@@ -298,7 +297,7 @@ def summary(outcome: Verification) -> str:
 
 
 def document(outcome: Verification, clients: int, exit_code: int) -> dict[str, Any]:
-    """The answer as JSON values; all keys are always there."""
+    """The result as JSON values, always with all keys."""
     replayed, compared, localised = outcome.replayed, outcome.comparison, outcome.localised
     return {
         "runs": [checked.run.name for checked in outcome.checks],
@@ -371,7 +370,7 @@ def _clients_json(found: ClientComparison, most: int) -> dict[str, Any]:
 
 
 class ProgressLine:
-    """How far training again has come: a bar on a terminal, elsewhere a line now and then."""
+    """Progress of training again: a bar on a terminal, elsewhere a line now and then."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = Console(file=stream, highlight=False)
@@ -380,7 +379,7 @@ class ProgressLine:
         self._bar: Progress | None = None
 
     def __call__(self, what: str, done: int, of: int) -> None:
-        """Take note of how far it is; `of` is 0 where that is not known."""
+        """Report progress; `of` is 0 if the total is unknown."""
         if self._console.is_interactive and not self._console.is_dumb_terminal:
             self._draw(what, done, of)
         elif self._clock() - self._told >= LINES_APART_S:
@@ -399,7 +398,7 @@ class ProgressLine:
         self._bar.update(task, description=what, completed=done, total=of or None)
 
     def pause(self) -> None:
-        """Take the bar away until there is more to tell."""
+        """Hide the bar until the next report."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Trains rounds and clients of a recorded run again, in memory; its folder stays as it is."""
+"""Trains rounds and clients of a recorded run again, in memory, without changes to its folder."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ..virtual_node import TrainResult
 from .reading import Reading
 
 AT_A_TIME = 16
-"""Clients that are asked to train before the first has answered."""
+"""Clients that train before the first has answered."""
 
 MakeFederation = Callable[[RunConfig, Sequence[str]], Federation]
 """(config, folders of the user's modules) -> a federation."""
 Tell = Callable[[str, int, int], None]
-"""(what is being done, how much of it is done, of how much)."""
+"""(activity, amount done, total)."""
 Hold = Callable[[], AbstractContextManager[object]]
-"""Within it nothing is interrupted."""
+"""A context in which nothing is interrupted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """How to make federations, and how to tell what they do."""
+    """How to make federations and report their progress."""
 
     make: MakeFederation
     tell: Tell
@@ -45,7 +45,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayStart:
-    """Where a replay begins: a checkpoint of a run, or without one the start of the run."""
+    """Where a replay begins: at a checkpoint, or without one at the start of the run."""
 
     round_number: int
     checkpoint: Path | None = None
@@ -54,7 +54,7 @@ class ReplayStart:
 
 
 class Departed(FederatedError):
-    """A round that was trained again is not the round that was recorded."""
+    """A repeated round differs from the recorded one."""
 
     def __init__(self, name: str, round_number: int) -> None:
         super().__init__(name, round_number)
@@ -65,7 +65,7 @@ class Departed(FederatedError):
 
 
 def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None, Reproducibility]:
-    """The federation of a run, not started, and what keeps it from being the one that ran."""
+    """A run's federation, not started, and what prevents an exact repetition."""
     if run.config is None:
         return None, Reproducibility(reasons=("config.yaml cannot be read",))
     manifest = run.record.manifest
@@ -86,7 +86,7 @@ def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None
 
 
 def starts(run: Reading, other: Reading | None = None) -> list[ReplayStart]:
-    """Where a replay of a run may begin, earliest first: only models that are what rows say.
+    """Where a replay of a run may begin, earliest first: at models that agree with their rows.
 
     The checkpoints of another run count where neither server nor clients have a memory.
     """
@@ -105,7 +105,7 @@ def _checkpoints(run: Reading, *, own: bool) -> list[ReplayStart]:
 
 
 class Stage:
-    """A run's federation, started, whose rounds come and go without a trace."""
+    """A run's federation, started, whose rounds leave no trace."""
 
     def __init__(self, federation: Federation, coordinator: Coordinator, tell: Tell) -> None:
         self._federation = federation
@@ -115,7 +115,7 @@ class Stage:
 
     @property
     def environment(self) -> list[dict[str, Any]]:
-        """What the workers say of themselves."""
+        """Facts of the workers."""
         return self._federation.gang.workers
 
     def stand_at(self, model: GlobalModel) -> None:
@@ -123,7 +123,7 @@ class Stage:
         self._federation.stand_at(model)
 
     def next_round(self, of: int) -> tuple[dict[str, Any], GlobalModel]:
-        """Train the next round and stand at its model; its row and that model."""
+        """Train the next round and take over its model; its row and that model."""
         self._tell("training rounds again", self.model.round_number, of)
         row, model = self._coordinator.step(self.model)
         self.stand_at(model)
@@ -131,7 +131,7 @@ class Stage:
         return row, model
 
     def replay(self, run: Reading, until: int) -> None:
-        """Train up to the end of a round; Departed if a model is not the one recorded."""
+        """Train up to the end of a round; Departed if a model differs from the recorded one."""
         digests = run.record.digests()
         while self.model.round_number < until:
             _, model = self.next_round(until)
@@ -143,7 +143,7 @@ class Stage:
         return self._federation.loaded.cohort(self.model.round_number + 1)
 
     def clients(self, ids: Sequence[str]) -> Iterator[TrainResult]:
-        """Train clients of the next round, each by itself, which gives what the round gives."""
+        """Train clients of the next round one by one, with the results of the round."""
         for start in range(0, len(ids), AT_A_TIME):
             self._tell("training clients one by one", start, len(ids))
             yield from asyncio.run(self._together(ids[start : start + AT_A_TIME]))
@@ -158,7 +158,7 @@ class Stage:
 def staged(
     run: Reading, federation: Federation, start: ReplayStart, tools: Tools
 ) -> Iterator[Stage]:
-    """Start a run's federation, standing at the start; everything is ended and removed after it."""
+    """Start a run's federation at the replay's start; end and remove everything afterwards."""
     with ExitStack() as undo:
         aside = tempfile.TemporaryDirectory(prefix="fedpilot-verify-", ignore_cleanup_errors=True)
         scratch = RunFolder(Path(undo.enter_context(aside)))

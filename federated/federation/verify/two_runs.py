@@ -1,9 +1,8 @@
 """Verifies two runs: where they part, and which clients and tensors of that round differ.
 
-Both agree on the model before that round. It is taken from a checkpoint or trained again, and then
+Both agree on the model before that round. It comes from a checkpoint or is trained again, and then
 the round's clients are trained one by one under each run's config, unless the runs recorded them.
-Two runs of one identity would be trained alike: there training tells which of the two this machine
-reproduces.
+Two runs of one identity would train alike: there the repetition shows which one this machine gives.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from .reading import Reading
 from .stage import Departed, ReplayStart, Stage, Tools, federation_of, staged, starts
 
 SPILLED_BYTES = 2 << 30
-"""Clients' models that are kept on disk to measure differences; the rest have fingerprints only."""
+"""Bytes on disk for clients' models, to measure differences; the rest have fingerprints only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Localised:
-    """What is known of the round at which two runs part."""
+    """Findings about the round at which two runs part."""
 
     round_number: int
     sides: tuple[str, str]
-    """What is compared, the clients of one and of the other."""
+    """The two sides of the comparison, in words."""
     clients: ClientComparison | None = None
     tensors: tuple[TensorDifference, ...] | None = None
-    """Where the models after that round differ; None if one of them is not at hand."""
+    """Where the models after that round differ; None if one of them is not available."""
     reproduced: Mapping[str, bool | None] = field(default_factory=dict)
-    """By run: whether that round, trained again here, has the recorded model; None: not tried."""
+    """By run: whether the repeated round has the recorded model; None: not tried."""
     notes: tuple[str, ...] = ()
-    """What could not be done, and why; what is worth knowing of how it was done."""
+    """What could not be done, and why, and other remarks."""
 
 
 def compare_runs(first: Reading, second: Reading) -> Comparison:
-    """Compare two records, nothing trained."""
+    """Compare two records without training."""
     configs = first.config, second.config
     known = configs[0] is not None and configs[1] is not None
     keys = differences(configs[0], configs[1]) if known else ()  # type: ignore[arg-type]
@@ -59,13 +58,11 @@ def compare_runs(first: Reading, second: Reading) -> Comparison:
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two runs while the round at which they part is looked into."""
-
     run: Reading
     federation: Federation | None = None
     recorded: dict[str, ClientFacts] = field(default_factory=dict)
     after: State | None = None
-    """The run's model after that round, as trained again or as its folder has it."""
+    """The run's model after that round, as trained again or from its folder."""
     reproduced: bool | None = None
 
 
@@ -77,7 +74,7 @@ def localise(
     measured: int,
     tools: Tools,
 ) -> Localised:
-    """Say which clients and tensors of the round at which two runs part differ.
+    """Find the clients and tensors that differ in the round at which two runs part.
 
     Differences of `measured` clients are measured where training gives both models.
     """
@@ -90,8 +87,6 @@ def localise(
 
 @dataclass(slots=True)
 class _Search:
-    """Looks into one round of two runs."""
-
     sides: tuple[_Side, _Side]
     number: int
     how: Replay
@@ -99,7 +94,7 @@ class _Search:
     tools: Tools
     notes: list[str] = field(default_factory=list)
     before: GlobalModel | None = None
-    """The model before the round, once it was at hand."""
+    """The model before the round, once available."""
 
     def __post_init__(self) -> None:
         for side in self.sides if self.number else ():
@@ -111,7 +106,7 @@ class _Search:
             self._count_recorded(side)
 
     def _count_recorded(self, side: _Side) -> None:
-        """Say so if an interruption kept the run from recording all clients of the round."""
+        """Add a note if an interruption kept the run from recording all clients of the round."""
         row = side.run.record.row(self.number)
         of = row.get("clients", 0) + row.get("refused", 0)
         if 0 < len(side.recorded) < of:
@@ -121,7 +116,7 @@ class _Search:
     # -- the three cases ----------------------------------------------------------------------
 
     def initial(self) -> Localised:
-        """They part before the first round: their initial models are not the same."""
+        """The runs part before the first round: their initial models differ."""
         for side in self.sides:
             if self._opened(side) and side.federation is not None:
                 made = side.federation.state
@@ -130,7 +125,7 @@ class _Search:
         return self._found(None)
 
     def identical(self) -> Localised:
-        """They part although nothing that decides was different: which one is it here?"""
+        """The runs part although nothing that decides differs: find which one repeats here."""
         first, second = self.sides
         clients, sides = None, self._names()
         if first.recorded and second.recorded:
@@ -156,7 +151,7 @@ class _Search:
         return self._found(clients, sides)
 
     def different(self) -> Localised:
-        """They part since something that decides was different."""
+        """The runs part because something that decides differs."""
         first, second = self.sides
         if first.recorded and second.recorded:
             return self._found(compare_clients(first.recorded, second.recorded))
@@ -223,7 +218,7 @@ class _Search:
     def _train(
         self, side: _Side, clients: Sequence[str], each: Callable[[TrainResult], None]
     ) -> None:
-        """Train the round as a whole, then these clients, under a run's config; not if recorded."""
+        """Train the round as a whole, then these clients, under a run's config, unless recorded."""
         if side.recorded:
             return
         with self._before_the_round(side) as stage:
@@ -234,7 +229,7 @@ class _Search:
     # -- what they share ----------------------------------------------------------------------
 
     def _opened(self, side: _Side) -> bool:
-        """Make a run's federation; not if code or data are not what they were."""
+        """Make a run's federation; return False if code or data have changed."""
         federation, standing = federation_of(side.run, self.tools.make)
         if standing.reproducible:
             side.federation = federation
@@ -245,7 +240,7 @@ class _Search:
 
     @contextmanager
     def _before_the_round(self, side: _Side) -> Iterator[Stage]:
-        """A run's federation, started, standing at the model that both had before the round."""
+        """A run's federation, started, at the model that both had before the round."""
         assert side.federation is not None
         known, target = self.before, self.number - 1
         start = self._start(side, target)
@@ -269,7 +264,7 @@ class _Search:
         return found[0] if self.how is Replay.ALL else found[-1]
 
     def _step(self, stage: Stage, *sides: _Side) -> None:
-        """Train the round as a whole, see which runs had this model, and stand before it again."""
+        """Train the round as a whole, see which runs had this model, and go back before it."""
         before = stage.model
         _, model = stage.next_round(self.number)
         stage.stand_at(before)
@@ -299,7 +294,7 @@ class _Search:
 
 
 class _Spill:
-    """Clients' models on disk, as many as there is room for."""
+    """Clients' models on disk, as many as fit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -307,13 +302,12 @@ class _Spill:
         self._files: dict[str, Path] = {}
 
     def keep(self, client: str, state: State) -> None:
-        """Keep a model if it fits."""
         self._left -= nbytes(state.values())
         if self._left >= 0:
             path = self._files[client] = self._folder / f"{len(self._files)}.safetensors"
             write_tensors(path, state)
 
     def get(self, client: str) -> State | None:
-        """The model of a client, if it was kept."""
+        """A client's model, if it was kept."""
         path = self._files.get(client)
         return None if path is None else read_tensors(path)[1]

@@ -1,4 +1,4 @@
-"""Verifies one run or two, says each part of the answer as soon as it is known, and sums it up."""
+"""Verifies one run or two, reports each part of the result as it is known, and sums it up."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ FAILURES = (FederatedError, FabricError, MediatorError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Everything that was found out; parts that were not asked for are None."""
+    """All results; parts that were not asked for are None."""
 
     checks: tuple[Checked, ...]
     replayed: Replayed | None = None
     comparison: Comparison | None = None
     localised: Localised | None = None
     failure: Exception | None = None
-    """What ended training again before it was done."""
+    """The error that stopped the repeated training."""
 
     @property
     def differs(self) -> bool:
-        """Whether something is not what it should be."""
+        """Whether anything is not as it should be."""
         spoilt = any(checked.findings for checked in self.checks)
         departed = self.replayed is not None and self.replayed.departure is not None
         return spoilt or departed or (self.comparison is not None and not self.comparison.agree)
 
     @property
     def refused(self) -> bool:
-        """Whether this machine cannot train the run again, having other code or data."""
+        """Whether this machine cannot train the run again, for other code or data."""
         standings = [c.standing for c in self.checks if c.standing is not None]
         return not all(standing.reproducible for standing in standings)
 
@@ -59,7 +59,7 @@ def verify(
     say: Say,
     overrides: Sequence[str] = (),
 ) -> Verification:
-    """Verify a run, or two against each other; RunRefused if one is not there or is running.
+    """Verify a run, or two against each other; RunRefused if one is missing or running.
 
     Differences of `measured` clients are measured. `overrides` say where to train again.
     """

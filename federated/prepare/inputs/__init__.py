@@ -1,7 +1,6 @@
-"""Turn a config into what a run starts from: its data, its partition and its model.
+"""Turn a config into a run's inputs: its data, its partition and its model.
 
 Checks that the data set exists, the partition can be made, and the model accepts the data. Each
-fault is a `ConfigError` that names the key, raised before any call of Ray. A site makes the same
-inputs of the same config. Of data at sites it makes its own part; the coordinator knows what the
-sites declare.
+fault is a `ConfigError` that names the key, raised before any call of Ray. A site derives the same
+inputs from the same config. For data at sites, it has its own part, the coordinator declarations.
 """

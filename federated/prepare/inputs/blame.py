@@ -1,4 +1,4 @@
-"""Turn what goes wrong while inputs are made into an error about a key of the config."""
+"""Turn errors in preparing inputs into errors about a key of the config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import ConfigError, FederatedError
 
 @contextmanager
 def blaming(key: str, allowed: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn what goes wrong inside into a ConfigError about this key."""
+    """Turn errors of these kinds in the block into a ConfigError about this key."""
     try:
         yield
     except kinds as error:
@@ -23,7 +23,7 @@ def blaming(key: str, allowed: str, *kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def blaming_users_code(key: str, allowed: str) -> Iterator[None]:
-    """Turn what the user's own code raises inside into a ConfigError about this key."""
+    """Turn errors of the user's own code in the block into a ConfigError about this key."""
     try:
         yield
     except FederatedError:

@@ -1,4 +1,4 @@
-"""The inputs of a run over data that lies at sites: for its coordinator, and for a site's part."""
+"""The inputs of a run over data at sites: for its coordinator, and for a site's part."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ log = logging.getLogger(__name__)
 
 
 def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> RunInputs:
-    """What a run starts from whose data lies at sites, from what those disclose of it, by site.
+    """A coordinator's inputs, from the sites' declarations, by site.
 
-    The samples are not here: two blank ones show what they look like. ConfigError for what does not
-    fit.
+    It has no samples: two blank ones show their shape and type. Raises ConfigError for a mismatch.
     """
     name = config.data.dataset or ""
     allowed = "data sets that sites declare, alike at all of them"
@@ -55,10 +54,9 @@ def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> RunInputs
 def gather_here(
     config: RunConfig, site: str, declarations: Mapping[str, Any], place: Place
 ) -> RunInputs:
-    """What a site's part of such a run starts from: the data that its admin declared.
+    """The inputs of a site's part: the data that its admin declared.
 
-    DataUnusable if the data is not what was declared and disclosed; no message says more of it than
-    that. PolicyRefused for what the admin keeps at the site.
+    Raises DataUnusable, without details, for other data; PolicyRefused for what must stay.
     """
     name = place.dataset
     if name not in declarations:
@@ -84,7 +82,7 @@ def gather_here(
         raise DataUnusable(site, name, problem)
     called = ids_of(site, ids if declaration.disclose.ids else None, len(ids), place.pattern)
     held = SiteClients(place.first, place.population, replace(owners, ids=called))
-    assert declaration.num_classes is not None  # or it would not be as declared
+    assert declaration.num_classes is not None  # checked with the declaration
     no_tests = dataset.x[:0], dataset.y[:0]
     try:
         groups = groups_of(config, held, dataset.y, dataset.columns, held.here)
@@ -101,9 +99,9 @@ def gather_here(
 
 
 def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a site of this machine discloses of a data set; nothing if it declares none of it.
+    """What a site of this machine discloses of a data set; empty if it does not declare the set.
 
-    ConfigError for data that are not as declared.
+    Raises ConfigError for data that differ from the declaration.
     """
     if name not in data:
         return {}
@@ -114,7 +112,7 @@ def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_disclosed(config: RunConfig, union: Union) -> None:
-    """Refuse to ask for what sites keep to themselves."""
+    """Refuse a config that needs what sites do not disclose."""
     if config.outputs.client_digests and union.without_ids:
         sites = ", ".join(union.without_ids)
         raise ConfigError.about(

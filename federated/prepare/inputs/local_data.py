@@ -24,7 +24,7 @@ from .run_inputs import RunInputs, SiteData, affordable, inputs_of
 
 
 def gather(config: RunConfig) -> RunInputs:
-    """Load the data, make the partition, build the model; ConfigError for what does not fit."""
+    """Load the data, make the partition, build the model; ConfigError for a mismatch."""
     dataset, test_x, test_y = _load_data(config)
     partition = _make_partition(config, dataset)
     here = range(partition.number_of_clients)

@@ -82,7 +82,7 @@ def _check_way_of_training(training: Training, module: torch.nn.Module) -> None:
 
 
 def _probe(x: Array) -> Indices:
-    """Two samples to try a model on; of tokens, the largest is among them."""
+    """Two samples to try a model on; for tokens, one has the largest token."""
     rows = np.arange(min(2, len(x)))
     if x.dtype.kind == "i":
         rows[-1] = x.reshape(len(x), -1).max(axis=1).argmax()

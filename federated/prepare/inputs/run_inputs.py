@@ -1,4 +1,4 @@
-"""What a run starts from: the data, the model of round 0, and how many clients a round asks."""
+"""A run's inputs: the data, the model of round 0, and the number of clients per round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..costs import check_aggregation, check_budget
 
 @dataclass(frozen=True, slots=True)
 class SiteData:
-    """What a site's workers share: samples, test set, partition and groups."""
+    """Data shared by a site's workers: samples, test set, partition and groups."""
 
     x: Array
     """(n, *input_shape), float32 or float64, or int64 (tokens)."""
@@ -33,7 +33,7 @@ class SiteData:
     num_classes: int
     partition: Partition
     groups: ClientGroups | None = None
-    """Of the clients whose samples are here, if the config asks for any."""
+    """Groups of the clients whose samples are here, if the config has groups."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -47,31 +47,29 @@ class SiteData:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class RunInputs:
-    """Everything that a run starts from."""
+    """All inputs of a run."""
 
     data: SiteData
     roles: Roles
     initial: dict[str, Array]
-    """The model of round 0."""
     data_digest: str
-    """Of the samples; at the coordinator of data at sites, of what the sites disclose."""
+    """Digest of the samples; at the coordinator of data at sites, of what the sites disclose."""
     cohort_size: int
     """Clients that a round asks."""
     enough: int
-    """As many of them are enough: fewer than those with over-sampling."""
+    """Clients that suffice to close a round: fewer than `cohort_size` with over-sampling."""
     here: range
-    """The clients whose samples are here."""
     union: Union | None = None
     """The clients of each site; only at the coordinator of data at sites."""
 
     @property
     def population(self) -> int:
-        """Number of clients."""
+        """The number of clients."""
         return self.data.partition.number_of_clients
 
     @property
     def parameters(self) -> int:
-        """Numbers in the model's state."""
+        """The numbers in the model's state."""
         return sum(array.size for array in self.initial.values())
 
     @property
@@ -80,18 +78,18 @@ class RunInputs:
         return bytes_of_one(self.initial, self.roles)
 
     def samples_of(self) -> SamplesOf | None:
-        """Look up how many samples clients hold, as far as it is known exactly; None if not."""
+        """Look up clients' exact numbers of samples; None if sites do not disclose them."""
         if self.union is None:
             return self.data.partition.sizes
         exact = self.union.exact_samples()
         return None if exact is None else exact.__getitem__
 
     def told_of(self, site: str) -> Told:
-        """How the samples of a site's clients may be told; exactly in a simulation."""
+        """How exactly a site's sample counts may be shown; exactly in a simulation."""
         return Told.EXACT if self.union is None else self.union.told.get(site, Told.NONE)
 
     def costs(self, config: RunConfig) -> Costs:
-        """What a round of the run moves, counted by its tensors."""
+        """The bytes that a round of the run moves, counted by its tensors."""
         return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
 
 
@@ -104,7 +102,7 @@ def inputs_of(
     here: range,
     union: Union | None = None,
 ) -> RunInputs:
-    """Put together what a run starts from; ConfigError for more clients per round than there are.
+    """Assemble a run's inputs; ConfigError for more clients per round than there are.
 
     `model`: the state of round 0, and the role of each of its tensors.
     """
@@ -124,7 +122,7 @@ def inputs_of(
 
 
 def affordable(config: RunConfig, inputs: RunInputs) -> RunInputs:
-    """Check that memory and the traffic budget are enough for a round; ConfigError if not."""
+    """Check that memory and the traffic budget suffice for a round; ConfigError if not."""
     check_aggregation(config.federation, inputs.cohort_size, inputs.bytes_of_update)
     check_budget(config, inputs.costs(config))
     return inputs

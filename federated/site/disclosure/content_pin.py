@@ -1,7 +1,7 @@
 """Holds a run to the content that its site's data had when it began there.
 
-Sites do not disclose content. So each site keeps the digest of its data among the run's files there
-and compares it itself; all that it tells others is that the content has changed.
+Sites do not disclose content. So each site keeps its data's digest among the run's files there and
+compares it itself; others only learn that the content has changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FORMAT = 1
 
 
 def hold_to(folder: Path, site: str, dataset: str, digest: str) -> None:
-    """Keep the content's digest (`Dataset.digest`) if nothing is kept yet, else compare.
+    """Store the content's digest (`Dataset.digest`) if none is stored, else compare.
 
-    DataUnusable if it is not the one that is kept.
+    Raises DataUnusable for another digest than the stored one.
     """
     path = folder / f"{site}.data.json"
     wanted = {"format": FORMAT, "dataset": dataset, "digest": digest}

@@ -1,11 +1,11 @@
-"""Leaving: what the site's part of a run may say of data that the site's admin declared.
+"""Leaving: what the site's part of a run may send out about data that the site's admin declared.
 
-* Sums, counts of clients, and names that the site has given leave. Client ids and numbers of
-  samples leave where the admin discloses them; refused clients are numbered otherwise.
-* A sum over one client tells its number of samples. Where those stay, a round with one client of
-  the site is refused before it trains, if possible before the run begins; a round that is closed
-  with one client is answered as if there were none. Clients that may move are exempt, since a site
-  may have to take over a single one.
+* Sums, counts of clients, and names that the site has given may leave. Client ids and numbers of
+  samples leave if the admin discloses them; refused clients are numbered otherwise.
+* A sum over one client reveals its number of samples. If counts stay, a round with one client of
+  the site is refused before it trains, if possible before the run begins; a round that closes with
+  one client is answered as if there were none. Clients that may move are exempt, since a site may
+  have to take over a single one.
 * Errors, events and reasons leave without their texts, which code that has seen the data may have
   written. The site's own log has them.
 """
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 IN_THE_LOG = "the site's own log says why"
 TOLD_BY_ERRORS = (NodeEvent.FAIL, NodeEvent.LOSE)
-"""What happens to VirtualNodes for reasons that are the texts of errors."""
+"""Events of VirtualNodes whose reasons are texts of errors."""
 TELLS_SAMPLES = ("node.train", "node.evaluate")
-"""Orders whose answers tell how many samples one client has."""
+"""Orders whose answers reveal one client's number of samples."""
 
 
 class Leaving:
@@ -55,10 +55,10 @@ class Leaving:
         self._counts = declaration.disclose.counts is Disclosure.EXACT
         moves = declaration.residency is Residency.MOVABLE
         self.least = 1 if self._counts or moves else 2
-        """How few clients a sum may stand for, if it stands for any."""
+        """The fewest clients that a sum may have, unless it has none."""
 
     def check_company(self, what: str, clients: int) -> None:
-        """PolicyRefused for a sum over so few clients that it tells the samples of one."""
+        """Raise PolicyRefused for a sum over so few clients that it reveals the samples of one."""
         if 0 < clients < self.least:
             raise self._refused(
                 f"{what} with one client of this site, which tells how many samples it has",
@@ -67,7 +67,7 @@ class Leaving:
             )
 
     def check_updates(self) -> None:
-        """PolicyRefused for an algorithm to which every update is told by itself."""
+        """Raise PolicyRefused for an algorithm that receives every update by itself."""
         if not self._counts:
             raise self._refused(
                 "an algorithm that needs every client's update, which tells how many samples each "
@@ -76,7 +76,7 @@ class Leaving:
             )
 
     def check(self, order: Payload) -> None:
-        """PolicyRefused for an order whose answer could not leave."""
+        """Raise PolicyRefused for an order whose answer must not leave."""
         if order.kind in TELLS_SAMPLES and not self._counts:
             raise self._refused(
                 f"`{order.kind}` of a single client, which tells how many samples it has",
@@ -102,7 +102,7 @@ class Leaving:
         return leaving
 
     def payload(self, answer: Payload) -> Payload:
-        """An answer as it leaves; PolicyRefused if it may not."""
+        """An answer without what stays; raises PolicyRefused if it must not leave."""
         header = dict(answer.header)
         if answer.kind in ("partial", "tally"):
             self.check_company("an answer", told_of(answer))
@@ -120,7 +120,7 @@ class Leaving:
         return replace(answer, header=header)
 
     def told_to(self, notify: Notify) -> Notify:
-        """What is told of events as they leave."""
+        """Pass events on through `event`."""
 
         def leave(event: Payload) -> None:
             if (leaving := self.event(event)) is not None:
@@ -129,7 +129,7 @@ class Leaving:
         return leave
 
     def event(self, event: Payload) -> Payload | None:
-        """An event as it leaves; None for one that stays: what code printed that saw the data."""
+        """An event without what stays; None for output of code that saw the data."""
         if event.kind == "clients_printed":
             for client, text in zip(event.header["clients"], event.header["texts"], strict=True):
                 log.info("round %s, %s printed: %s", event.header["round"], client, text)
@@ -163,8 +163,8 @@ class Leaving:
 def told_of(answer: Payload) -> int:
     """How many clients a round's sum, or a tally, is about.
 
-    A sum over several steps of groups is about the clients of the step that has the fewest. A tally
-    that measured anything is about one client at least.
+    A sum over several steps of groups counts the clients of the step with the fewest. A tally that
+    measured anything is about one client at least.
     """
     header = answer.header
     if answer.kind == "tally":
@@ -177,7 +177,7 @@ def told_of(answer: Payload) -> int:
 
 
 def _without_texts(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a VirtualNode, but for what errors said."""
+    """A VirtualNode's state without texts of errors."""
     trail = [
         [ago, what, IN_THE_LOG if what in TOLD_BY_ERRORS else why]
         for ago, what, why in node["trail"]
@@ -186,7 +186,7 @@ def _without_texts(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(error: BaseException) -> str:
-    """The class of an error if it is one of Python's or of ours; others may be called anything."""
+    """The class of an error if it is Python's or ours; other names may contain anything."""
     kind = type(error)
     known = getattr(builtins, kind.__name__, None) is kind
     return kind.__name__ if known or kind.__module__.startswith("fedpilot.") else "an error"

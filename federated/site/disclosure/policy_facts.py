@@ -1,8 +1,8 @@
 """What a run asks of a site, and how many clients an answer is about: facts for the site's policy.
 
-They are read off the work itself; only the user is taken from what the run says. The policy has not
+They come from the work itself; only the user comes from what the run states. The policy has not
 allowed the run yet, so no data is loaded and none of the user's code runs. Simulations that would
-read declared data are refused: only `data.from: sites` has it, behind the disclosure gate.
+read declared data are refused: only `data.from: sites` gets it, behind the disclosure gate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .disclosure_gate import told_of
 
 
 def wants(spec: Payload, site: SiteContext) -> Wants:
-    """What a spec asks of a site; CodeRefused for what is no code, PolicyRefused as above."""
+    """What a spec asks of a site; CodeRefused for an invalid archive, PolicyRefused as above."""
     config = understood(spec.header)
     simulated = config.data.from_ is None
     if simulated:
@@ -59,7 +59,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
 
 
 def _simulated(config: RunConfig) -> Simulated:
-    """The loader of a simulation, and what its options name: paths, existing files, `path`."""
+    """A simulation's loader, and the paths and files in its options."""
     options = config.data.options
     named = [text for text in _texts(options) if os.sep in text or os.path.exists(text)]
     named += [given for given in [options.get("path")] if isinstance(given, str)]
@@ -68,7 +68,7 @@ def _simulated(config: RunConfig) -> Simulated:
 
 
 def _refuse_reaching(config: RunConfig, site: SiteContext) -> None:
-    """PolicyRefused for a simulation that would read what the site's admin declared."""
+    """Raise PolicyRefused for a simulation that would read what the site's admin declared."""
     for name, declared in sorted(site.data.items()):
         found = _reaching(config, declared)
         if found is not None:
@@ -98,14 +98,14 @@ def _reaching(config: RunConfig, declared: Mapping[str, Any]) -> str | None:
 
 
 def _places(declared: Mapping[str, Any]) -> list[Path]:
-    """Files and folders that a declaration names: its path, the list of ids, options that do."""
+    """Files and folders in a declaration: its path, the list of ids, options that name some."""
     given = [text for text in _texts(declared["options"]) if _is_path(text)]
     named = [declared["path"], declared["clients"].get("file"), *given]
     return [Path(text).resolve() for text in named if text is not None]
 
 
 def _is_path(text: str) -> bool:
-    """Whether an option's text names a file or folder, and no mode or column."""
+    """Whether an option's text names a file or folder, not a mode or column."""
     names = os.sep in text or os.path.exists(text)
     return names and Path(text).resolve() != Path(Path(text).anchor)
 
@@ -125,7 +125,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _cohort(config: RunConfig, spec: Payload) -> int | None:
-    """The most clients of this site in one round; 1 where each of them is told of by itself."""
+    """The most clients of this site in one round; 1 where each is reported by itself."""
     if algorithm_of(config.federation).needs is Needs.EVERY_UPDATE:
         return 1
     if config.outputs.client_digests:
@@ -145,7 +145,7 @@ def _cohort(config: RunConfig, spec: Payload) -> int | None:
 
 
 def covered(answer: Payload) -> int:
-    """How many clients an answer is about; a single client's counts as one of one."""
+    """How many clients an answer is about; a single client's counts as 1."""
     match answer.kind:
         case "partial":
             one_by_one = "updates" in answer.header["partial"] or answer.header.get("digests")

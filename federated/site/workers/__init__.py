@@ -1,3 +1,1 @@
-"""The warm workers of a site: the pool that feeds them, and the actor that trains one client after
-another.
-"""
+"""The warm workers of a site: the pool that feeds them, and the actor that trains clients."""

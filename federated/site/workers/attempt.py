@@ -13,35 +13,33 @@ from ...core.sums.partial import Partial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt at one round: what a worker's sum belongs to."""
+    """One attempt at one round, to which a worker's sum belongs."""
 
     number: int
-    """Tells attempts of one site apart."""
+    """Distinguishes attempts of one site."""
     round_number: int
     exponents: Mapping[str, int]
-    """The grid that updates are summed on."""
     execution: Execution
     digests: bool = False
-    """Whether the answer names every client's tensors by their digests."""
+    """Whether the answer has digests of every client's tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceResult:
-    """What a worker says of a piece of a round."""
+    """A worker's answer to a piece of a round."""
 
     partial: Partial | None
-    """The worker's sum so far, if it was asked for; the worker begins a new one then."""
+    """The worker's sum so far, if requested; the worker then begins a new one."""
     covered: Indices
     """The clients, or groups, in that sum."""
     clients: int = 0
-    """Clients that were trained for this answer."""
+    """Clients trained for this answer."""
     samples: int = 0
     seconds: float = 0.0
     training_seconds: float = 0.0
-    """What of that the arithmetic of training took."""
+    """Of that, the time in training arithmetic."""
     memories: Mapping[int, State] = field(default_factory=dict)
-    """What clients want to find again the next time."""
+    """What clients keep for their next training."""
     digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By client id and tensor, if they were asked for."""
     printed: Mapping[str, str] = field(default_factory=dict)
-    """What a user's own way of training printed, by client id."""
+    """Output of the user's training code, by client id."""

@@ -1,4 +1,4 @@
-"""The few values used last. A pool and its worker each hold one and treat them alike.
+"""The few most recently used values. A pool and its worker update their copies alike.
 
 So the pool knows which models the worker still has without asking.
 """
@@ -15,20 +15,20 @@ KEEP = 2
 
 
 class Recent(Generic[V]):
-    """A mapping that forgets what was not used for longest."""
+    """A mapping that drops the least recently used value."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, V] = OrderedDict()
 
     def touch(self, key: str) -> bool:
-        """Use a key: whether it is there."""
+        """Mark a key as used; return whether it is there."""
         if key not in self._values:
             return False
         self._values.move_to_end(key)
         return True
 
     def keep(self, key: str, value: V) -> None:
-        """Add a value as the one used last."""
+        """Add a value as the most recently used."""
         self._values[key] = value
         self._values.move_to_end(key)
         while len(self._values) > KEEP:

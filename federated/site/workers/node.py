@@ -1,4 +1,4 @@
-"""FederatedNode: the warm worker on a vnode, which becomes one client after another, or many.
+"""FederatedNode: the warm worker on a vnode, which trains one client after another, or many.
 
 A plain class that the fabric runs as a Ray actor. It holds the module, the site's samples (shared,
 not copied), the latest global models, its sum, and the samples of the VirtualNodes that it hosts.
@@ -63,30 +63,26 @@ NODES_HOSTED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What every FederatedNode of a federation is told once."""
+    """Settings that every FederatedNode of a federation gets once."""
 
     model: Model
     carried: Mapping[str, Any]
-    """What the config names and only the user's process knows, by its key."""
+    """By config key: code that only the user's process has."""
     training: Training
     evaluation_batch: int
     seed: int
     threads: int
     device: str
     paths: tuple[str, ...]
-    """Where the user's own modules are found."""
     code: bytes = b""
-    """The archive of those that came with the run."""
+    """The archive of modules that came with the run."""
     needs: Needs
-    """What the algorithm needs of the clients' updates."""
     steps: Steps | None = None
-    """How groups train, if there are any: a round is then asked of groups by their numbers."""
+    """How groups train, if any: a round then names groups by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedModel:
-    """A global model as it came, and as tensors on the device."""
-
     state: State
     tensors: Mapping[str, Tensor]
 
@@ -170,7 +166,7 @@ class FederatedNode:
         self._hosted: OrderedDict[int, Chunk] = OrderedDict()
 
     def hello(self) -> dict[str, Any]:
-        """This worker's process and machine, what bits depend on, and what it has to compile."""
+        """This worker's process and machine, facts that decide bits, and kernels to compile."""
         who = {"pid": os.getpid(), "host": platform.node(), **environment()}
         compiled = self._settings.training.execution == str(ExecutionKind.COMPILED)
         if compiled and not kernels.are_ready(self._samples.x.dtype):
@@ -188,10 +184,7 @@ class FederatedNode:
         key: str,
         state: State | None,
     ) -> PieceResult:
-        """Train these clients and add them to the attempt's sum; hand that up if asked to.
-
-        In a federation of groups, `clients` are numbers of groups.
-        """
+        """Train these clients (or groups) into the attempt's sum; hand it up if asked to."""
         started = time.perf_counter()
         model = self._model(key, state)
         total = self._sum_of(attempt, model)
@@ -216,7 +209,7 @@ class FederatedNode:
             total.before.merge(start.before)
             for chunk, trained in train(start.clients, start.step, start.tensors):
                 here = trained.where
-                # What a trainer leaves out moves in no step, so it is where the round began.
+                # Tensors that a trainer omits do not move in any step: they are as the round began.
                 total.running.add(
                     chunk.clients[here],
                     trained.tensors,
@@ -246,7 +239,7 @@ class FederatedNode:
     def _starts(
         self, attempt: Attempt, clients: Indices, model: _LoadedModel, train: Train
     ) -> Iterator[GroupStart]:
-        """The clients of the attempt's sum, and their first model: all together, or by groups."""
+        """The clients of the attempt's sum with their first model: all together, or by groups."""
         number = attempt.round_number
         if self._group_rounds is None:
             yield GroupStart(
@@ -257,9 +250,9 @@ class FederatedNode:
             yield self._group_rounds.start(group, number, model.state, model.tensors, train)
 
     def _chunks(self, clients: Indices, most: int) -> Iterator[Chunk]:
-        """Chunks of at most so many clients; each is prepared while the one before it trains.
+        """Chunks of at most `most` clients; each is prepared while the one before it trains.
 
-        On a CPU the core that would prepare it is the one that trains (measured: 3 % slower).
+        Not on a CPU, where the core that would prepare it is training (measured: 3 % slower).
         """
         count = -(-len(clients) // most)
         parts = np.array_split(clients, count) if count else []
@@ -273,7 +266,7 @@ class FederatedNode:
         yield from (last.result() for last in pending)
 
     def hand_up(self, attempt: int) -> PieceResult:
-        """The attempt's sum so far; nothing if this worker has none (it may be a successor)."""
+        """The attempt's sum so far; empty if this worker has none (it may be a successor)."""
         if self._sum is None or self._sum.attempt != attempt:
             return PieceResult(partial=None, covered=_NOBODY)
         partial, covered = self._sum.hand_up()
@@ -292,13 +285,13 @@ class FederatedNode:
         return self._sum
 
     def evaluate_test(self, start: int, stop: int, key: str, state: State | None) -> Tally:
-        """Judge a model on samples [start, stop) of the coordinator's test set."""
+        """Evaluate a model on samples [start, stop) of the coordinator's test set."""
         self._resident.load(self._model(key, state).tensors)
         x, y = self._data.test_x[start:stop], self._data.test_y[start:stop]
         return self._judge(x, y, "the model", "evaluating the test set")
 
     def evaluate_clients(self, clients: Indices, key: str, state: State | None) -> Tally:
-        """Judge a model on the samples of these clients."""
+        """Evaluate a model on the samples of these clients."""
         self._resident.load(self._model(key, state).tensors)
         tally = Tally()
         for index in clients.tolist():
@@ -318,7 +311,7 @@ class FederatedNode:
         return {"samples": int(chunk.sizes[0]), "evicted": evicted}
 
     def evict(self, index: int) -> None:
-        """Forget a client's samples."""
+        """Drop a client's samples."""
         self._hosted.pop(index, None)
 
     def train_one(
@@ -330,7 +323,7 @@ class FederatedNode:
         key: str,
         state: State | None,
     ) -> tuple[dict[str, Array], Tally]:
-        """Train one client; its state afterwards, and its training metrics."""
+        """Train one client; return its state and its training metrics."""
         model = self._model(key, state)
         chunk = self._hosted.get(index) or self._samples.chunk([index])
         trainer = self._trainers.checked(execution)
@@ -342,7 +335,7 @@ class FederatedNode:
         return new, Tally().add(int(chunk.sizes[0]), 0, loss, told=told)
 
     def evaluate_one(self, index: int, key: str, state: State | None) -> Tally:
-        """Judge a model on one client's samples."""
+        """Evaluate a model on one client's samples."""
         self._resident.load(self._model(key, state).tensors)
         return self._evaluate(index)
 
@@ -354,9 +347,9 @@ class FederatedNode:
         key: str,
         state: State | None,
     ) -> dict[str, Array]:
-        """The weighted mean of some states, by the same exact sum that a round would use.
+        """The weighted mean of some states, by the same exact sum as in a round.
 
-        They are measured against the global model, so that their order does not matter.
+        They are measured against the global model, so their order does not matter.
         """
         model = self._model(key, state)
         reference = Reference.of(model.state, self._roles)

@@ -1,7 +1,7 @@
 """WorkerPool: warm FederatedNodes on the vnodes of a gang, fed by one thread that owns all state.
 
-The dispatcher decides; the thread does. A worker that dies, or does not answer for `timeout_s`, is
-started again on its vnode, and its work goes to a free worker.
+The dispatcher decides; the thread acts. A worker that dies, or does not answer for `timeout_s`, is
+restarted on its vnode, and its work goes to a free worker.
 """
 
 from __future__ import annotations
@@ -23,46 +23,45 @@ from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
 from .lru import Recent
 
 TICK_S = 1.0
-"""How often deadlines are looked at."""
+"""Interval of deadline checks."""
 SLOW_S = 7.0
-"""How often it is said that workers are still starting."""
+"""Interval of reports while workers start."""
 CLOSE_S = 30.0
-"""How long `close` waits for the pool's thread."""
+"""Longest wait of `close` for the pool's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedModel:
-    """A model that several pieces of work start from; sent to each worker once."""
+    """A model from which several pieces of work start; sent to each worker once."""
 
     key: str
-    """Its digest."""
     content: Any
     """The state, or the fabric's handle of it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCall:
-    """One call for some worker."""
+    """One call for a worker."""
 
     method: str
     args: tuple[Any, ...]
     what: str
-    """Said to the user when it fails, such as `training 12 clients of round 3`."""
+    """Shown to the user if it fails, such as `training 12 clients of round 3`."""
     model: SharedModel | None = None
     answer: Future[Any] = field(default_factory=Future)
     on_sent: Callable[[int], None] | None = None
-    """Called by the pool's thread with the number of the worker it went to."""
+    """Called in the pool's thread with the number of the chosen worker."""
 
 
 @dataclass(slots=True)
 class _Seat:
-    """One vnode's worker, and what it already has."""
+    """One vnode's worker, and the models that it has."""
 
     worker: Worker | None = None
     generation: int = 0
     up: bool = False
     models: Recent[None] = field(default_factory=Recent)
-    """The keys of the models that it has, as it keeps them itself."""
+    """Keys of the worker's models, updated as the worker does."""
     busy_since: float = 0.0
 
 
@@ -86,9 +85,9 @@ class WorkerPool:
         on_idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`alike`: whether all workers have to be alike in what bits depend on.
+        """`alike`: whether all workers must agree in the facts that decide bits.
 
-        Then all are like `like`, or, without it, like the first workers.
+        They are compared with `like` or, without it, with the first workers.
         """
         self._alike, self._like = alike, like
         self._gang = gang
@@ -106,13 +105,13 @@ class WorkerPool:
         self._thread = threading.Thread(target=self._run, name="worker-pool", daemon=True)
         self._door = threading.Lock()
         self._ended: BaseException | None = None
-        """Why no more work is taken; set once, under the door's lock."""
+        """Why no more work is accepted; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
         self._began = self._said_slow = clock()
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self._seats)
 
     def start(self) -> None:
@@ -122,7 +121,7 @@ class WorkerPool:
         self._thread.start()
 
     def wait_up(self, timeout_s: float) -> None:
-        """Wait until every worker has answered once; raises TimeoutError, or why it cannot be."""
+        """Wait until every worker has answered once; raises TimeoutError, or the start's error."""
         self._all_up.result(timeout_s)
 
     @property
@@ -131,13 +130,13 @@ class WorkerPool:
         return sum(seat.up for seat in self._seats)
 
     def usable(self) -> tuple[int, ...]:
-        """The workers that are there or will be again; the others died too often."""
+        """Workers that are up or will be again; the others died too often."""
         return self._dispatcher.usable()
 
     def submit(
         self, pieces: Sequence[WorkerCall], *, worker: int | None = None, first: bool = False
     ) -> None:
-        """Hand out work, in this order; `worker` binds it to one; `first` passes all that waits."""
+        """Queue work in order; `worker` binds it to one, `first` puts it before waiting work."""
         with self._door:
             ended = self._ended
             if ended is None:
@@ -149,16 +148,16 @@ class WorkerPool:
                 piece.answer.set_exception(ended)
 
     def withdraw(self, pieces: Sequence[WorkerCall]) -> None:
-        """Cancel what has not been sent out yet; what has is still answered."""
+        """Cancel unsent work; sent work is still answered."""
         unwanted = {id(piece) for piece in pieces}
         self._inbox.put(lambda: self._withdraw(unwanted))
 
     def meanwhile(self, act: Callable[[], None]) -> None:
-        """Do something on the pool's thread once the work submitted so far has been sent."""
+        """Call `act` on the pool's thread once the work submitted so far has been sent."""
         self._inbox.put(act)
 
     def close(self) -> None:
-        """End the workers and fail what is undone; may be called twice."""
+        """End the workers and fail unfinished work; may be called twice."""
         self._inbox.put(None)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=CLOSE_S)
@@ -183,12 +182,11 @@ class WorkerPool:
                 if self._clock() - watched >= TICK_S:
                     self._watch()
                     watched = self._clock()
-        except BaseException as error:  # all waiting work fails with it, and no more is taken
+        except BaseException as error:  # all waiting work fails with it, and no more is accepted
             ended = error
         self._end(ended)
 
     def _end(self, error: BaseException) -> None:
-        """Take no more work, and fail what is undone."""
         with self._door:
             self._ended = error
             pieces, self._pieces = list(self._pieces.values()), {}
@@ -331,7 +329,7 @@ class WorkerPool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What a worker's code raised, if it is one of ours; otherwise the fabric's account of it."""
+    """The error of the worker's code, if it is one of ours; otherwise the fabric's error."""
     if isinstance(error, WorkerFailed) and isinstance(error.__cause__, FederatedError):
         return error.__cause__
     return error

@@ -14,17 +14,17 @@ from .errors import BadDeclaration
 
 DTYPES = ("float32", "float64", "int64")
 MOST_CLIENTS = 1 << 40
-"""Of one site."""
+"""Per site."""
 MOST_CLASSES = 1 << 20
 LARGEST_SAMPLE = 1 << 28
-"""Numbers in one sample."""
+"""Numbers per sample."""
 MOST_DIMENSIONS = 8
 LONGEST_ID = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Told(StrEnum):
-    """How exactly the samples of a site's clients, and so its share, may be shown."""
+    """How exactly a site's sample counts, and so its share, may be shown."""
 
     EXACT = "exact"
     ABOUT = "about"
@@ -53,15 +53,14 @@ class Declared:
     movable: bool
     clients: int
     ids: tuple[str, ...] | None = None
-    """Sorted; None where the site keeps them to itself."""
+    """Sorted; None where the site does not disclose them."""
     counts: tuple[int, ...] | None = None
     """Samples of each client, exact or rounded by the site."""
     exact: bool = False
-    """Whether the site says that the counts are exact."""
 
     @property
     def told(self) -> Told:
-        """How exactly the samples of its clients may be shown."""
+        """How exactly its clients' samples may be shown."""
         if self.counts is None:
             return Told.NONE
         return Told.EXACT if self.exact else Told.ABOUT
@@ -116,7 +115,7 @@ def _are_ids(values: Any, clients: int) -> bool:
 
 
 def _schema_in(values: Any, fail: Callable[[str], BadDeclaration]) -> Schema:
-    """The schema, if a model and samples of its size can be made."""
+    """The schema; fails if no model or sample of its size can be made."""
     found = values if isinstance(values, Mapping) else {}
     shape, dtype, classes = (found.get(name) for name in ("input_shape", "dtype", "num_classes"))
     if not (

@@ -1,7 +1,6 @@
-"""A site's place in the population: which of its clients the site has, and what they are called.
+"""A site's place in the population: which clients the site has, and their names.
 
-A client keeps its own id where its site discloses ids. Elsewhere the site's name and a number make
-one.
+A client has its own id if its site discloses ids, otherwise the site's name and a number.
 """
 
 from __future__ import annotations
@@ -21,21 +20,19 @@ from .errors import UnionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A site's part of the population, as the spec of its work says it."""
+    """A site's part of the population, as the spec of its work states it."""
 
     dataset: str
     population: int
     first: int
-    """The index of its first client."""
     clients: int
     pattern: str
-    """What clients are called, if their ids are not disclosed."""
+    """Pattern for client names where ids are not disclosed."""
     ids_digest: str = ""
-    """Of the ids, if they are disclosed."""
 
     @property
     def here(self) -> range:
-        """Its clients."""
+        """The range of its clients."""
         return range(self.first, self.first + self.clients)
 
     def to_json(self) -> dict[str, Any]:
@@ -43,7 +40,7 @@ class Place:
 
     @classmethod
     def from_json(cls, values: Any) -> Place:
-        """The inverse of `to_json`; FederatedError for anything else."""
+        """The inverse of `to_json`; raises FederatedError for anything else."""
         fields = cls.__dataclass_fields__
         if not isinstance(values, Mapping) or set(values) != set(fields):
             raise UnionError(f"wanted a place with {', '.join(fields)}, found {values!r:.80}")
@@ -60,7 +57,7 @@ class Place:
 
 
 def ids_of(site: str, ids: Sequence[str] | None, clients: int, pattern: str) -> ClientIds:
-    """What a site's clients are called: by their own ids, or by the site and a number."""
+    """Client names at a site: their own ids, or the site and a number."""
     if ids is not None:
         return ListedIds(np.asarray(ids, dtype=np.str_))
     return PatternIds(f"{site}/{pattern}", clients)

@@ -21,12 +21,12 @@ from .union import Union
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteClients(Partition):
-    """What a site knows of the population's partition: its own clients, and no others."""
+    """A site's view of the population's partition: its own clients only."""
 
     first: int
     population: int
     own: Disjoint
-    """Its clients, from 0 on, by the names that they have in the population."""
+    """Its clients, numbered from 0, under their names in the population."""
 
     @property
     def kind(self) -> PartitionKind:
@@ -66,7 +66,7 @@ class SiteClients(Partition):
 
 @dataclass(frozen=True, eq=False)
 class Elsewhere(Partition):
-    """What a process without samples knows of a union's partition: ids, and nothing else."""
+    """The view of a union's partition in a process without samples: ids only."""
 
     union: Union
 

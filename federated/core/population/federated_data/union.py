@@ -1,7 +1,7 @@
 """The clients of all sites that declare a data set, as one population.
 
-Clients may move only between sites that all hold them: all declare them movable, by the same ids.
-Sites that do not fit together are refused by name before anything is started.
+Clients may move only between sites that all hold them: each declares them movable, under the same
+ids. Sites that do not fit together are refused by name before anything starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .place import Place, digest_of_ids, ids_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientsOfPlace:
-    """Clients with samples at the same place."""
+    """Clients whose samples lie at the same place."""
 
     sites: tuple[str, ...]
     """More than one if the clients may move between them."""
@@ -33,32 +33,31 @@ class ClientsOfPlace:
     counts: tuple[int, ...] | None
     ids_digest: str
     exact: bool = False
-    """Whether the counts are exact."""
 
     @property
     def indices(self) -> range:
-        """Its clients' places in the population."""
+        """The range of its clients in the population."""
         return range(self.first, self.first + len(self.ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """The clients of each site."""
+    """The clients of all sites with a data set."""
 
     dataset: str
     schema: Schema
     parts: tuple[ClientsOfPlace, ...]
     pattern: str
     without_ids: tuple[str, ...]
-    """Sites that keep the ids of their clients to themselves."""
+    """Sites that do not disclose the ids of their clients."""
     digest: str
-    """SHA-256 over all that the sites disclose."""
+    """SHA-256 over everything that the sites disclose."""
     told: Mapping[str, Told]
-    """By site, how exactly the samples of its clients may be shown."""
+    """By site: how exactly its clients' samples may be shown."""
 
     @property
     def population(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return sum(len(part.ids) for part in self.parts)
 
     @property
@@ -72,7 +71,7 @@ class Union:
         return {part.sites[0]: [part.indices] for part in self.parts if len(part.sites) == 1}
 
     def place_of(self, site: str) -> Place:
-        """A site's part; UnionError if it has none."""
+        """A site's part; raises UnionError if it has none."""
         for part in self.parts:
             if site in part.sites:
                 return Place(
@@ -89,14 +88,14 @@ class Union:
         )
 
     def samples(self) -> NDArray[np.int64] | None:
-        """How many samples each client holds, as far as sites say; None unless all do."""
+        """Samples of each client, exact or rounded; None unless all sites disclose them."""
         told = [part.counts for part in self.parts if part.counts is not None]
         if len(told) < len(self.parts):
             return None
         return np.concatenate([np.asarray(counts, dtype=np.int64) for counts in told])
 
     def exact_samples(self) -> NDArray[np.int64] | None:
-        """How many samples each client holds, -1 where no site says exactly; None if none does."""
+        """Samples of each client, -1 where no site gives an exact count; None if none does."""
         if not any(part.exact for part in self.parts):
             return None
         return np.concatenate(
@@ -110,7 +109,7 @@ class Union:
 
 
 def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> Union:
-    """The clients of all sites that declare a data set. UnionError if they do not fit together."""
+    """Unite the clients of all sites that declare a data set; UnionError if they do not fit."""
     if not declared:
         raise UnionError(f"no site declares data set {dataset}")
     _check_alike(dataset, declared)
@@ -137,7 +136,7 @@ def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> U
 
 
 def described(union: Union) -> PartitionSummary:
-    """The sizes of the clients, as far as the sites disclose them."""
+    """The clients' sizes, as far as the sites disclose them."""
     return summary_of(PartitionKind.NATURAL, union.population, union.samples(), None)
 
 
@@ -153,7 +152,7 @@ def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) 
 
 
 def _is_shared(declared: Mapping[str, Declared]) -> bool:
-    """Whether all sites hold the same clients, and may train them."""
+    """Whether all sites hold the same clients and may train them."""
     ids = {each.ids for each in declared.values()}
     return len(ids) == 1 and None not in ids and all(each.movable for each in declared.values())
 
@@ -171,7 +170,6 @@ def _check_alike(dataset: str, declared: Mapping[str, Declared]) -> None:
 
 
 def _check_distinct(dataset: str, declared: Mapping[str, Declared], pattern: str) -> None:
-    """UnionError for two clients with the same id."""
     numbered = {
         name: ids_of(name, None, each.clients, pattern)
         for name, each in declared.items()

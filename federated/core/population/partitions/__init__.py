@@ -1,5 +1,4 @@
 """Decides which samples each client holds, and the clients' ids.
 
-A partition is a function of (labels, recipe, seed). Asking it about many clients at once gives the
-same answers as asking about each alone.
+A partition is a function of (labels, recipe, seed), whether asked about one client or many.
 """

@@ -1,4 +1,4 @@
-"""Share out whole samples: shares rounded to sum up, shards dealt in turn, no client left empty."""
+"""Apportions whole samples: rounds shares, deals shards, and leaves no client empty."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def apportion(
 def deal(per_label: Int64s, number_of_clients: int, rng: np.random.Generator) -> list[Int64s]:
     """Deal each label's shards to clients; give, per label, the client of each shard.
 
-    Clients get equally many, up to one. A label that has as many shards left as there are clients
-    left must be dealt now; other labels are drawn in proportion to their shards. So no client is
-    dealt a label twice, save labels with more shards than there are clients.
+    Clients' numbers of shards differ by at most one. A label with as many shards left as there are
+    clients left must be dealt now; other labels are drawn in proportion to their shards. So no
+    client gets a label twice, except labels with more shards than there are clients.
     """
     everybody, left = np.divmod(per_label, number_of_clients)
     hands, larger_hands = divmod(int(left.sum()), number_of_clients)

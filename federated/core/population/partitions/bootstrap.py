@@ -1,7 +1,7 @@
 """Bootstrap partitions: every client draws its samples with replacement, keyed by its id.
 
-Each client's samples are drawn on demand, so memory does not grow with the population. They do not
-depend on the number of clients.
+Samples are drawn on demand, so memory does not grow with the population, and a client's samples do
+not depend on the number of clients.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def bootstrap(
 ) -> Bootstrap:
     """Let each client draw its samples with replacement (Efron 1979); any number of clients.
 
-    `samples_per_client` is one number, or the least and the most. With `dirichlet_beta` a
-    client draws by a label mix of its own: Dir(alpha p), p being the label mix of the data (Hsu et
-    al. 2019), and alpha = beta times the number of labels, so that balanced data give the symmetric
-    Dir(beta) of `dirichlet`.
+    `samples_per_client` is one number, or the least and the most. With `dirichlet_beta` each client
+    has its own label mix: Dir(alpha p), p being the label mix of the data (Hsu et al. 2019), and
+    alpha = beta times the number of labels, so that balanced data give the symmetric Dir(beta) of
+    `dirichlet`.
     """
     labels = checked_labels(labels)
     check_clients(number_of_clients)
@@ -90,10 +90,10 @@ class Bootstrap(PartitionByIds):
     ids: ClientIds
     seed: int
     samples: int
-    """How many samples there are to draw from."""
+    """Samples in the data set."""
     least: int
     most: int
-    """A client holds between `least` and `most` samples, all numbers being equally likely."""
+    """A client holds `least` to `most` samples, each number equally likely."""
     mix: LabelMix | None
 
     @property
@@ -132,14 +132,14 @@ class Bootstrap(PartitionByIds):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelMix:
-    """Draws samples by a label mix of the client's own: Dirichlet around the data's mix."""
+    """Draws samples by a client's own label mix: Dirichlet around the data's mix."""
 
     order: Integers
-    """The samples, sorted by label."""
+    """Samples sorted by label."""
     counts: Int64s
-    """How many samples each label that occurs has."""
+    """Samples of each label that occurs."""
     concentration: NDArray[np.float64]
-    """The parameter of the Dirichlet distribution, per label that occurs."""
+    """The Dirichlet parameter of each label that occurs."""
 
     def draw(self, size: int, rng: np.random.Generator) -> Int64s:
         """Draw `size` samples with replacement."""

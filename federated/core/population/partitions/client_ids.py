@@ -1,7 +1,6 @@
-"""The ids of clients: made from a pattern and a number, or listed in the data.
+"""Client ids: made from a pattern and a number, or listed in the data.
 
-An id gives a client's index and its random key. A pattern keeps no table, so it takes no memory per
-client.
+An id gives a client's index and its random key. A pattern takes no memory per client.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class PatternIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedIds:
-    """Ids as they are found in the data, sorted."""
+    """Ids as listed in the data, sorted."""
 
     names: NDArray[np.str_]
 
@@ -82,13 +81,13 @@ class ListedIds:
 ClientIds = PatternIds | ListedIds
 """The ids of the clients 0 to `len - 1`.
 
-`id_of` raises `IndexError` and `index_of` raises `UnknownClient` when there is no such client.
-`keys` gives the `client_key` of each of these clients, (clients,).
+`id_of` raises `IndexError` and `index_of` raises `UnknownClient` for an unknown client. `keys`
+gives the `client_key` of each of these clients, (clients,).
 """
 
 
 class PartitionByIds(Partition, Protocol):
-    """A partition whose clients are those of `ids`."""
+    """A partition over the clients in `ids`."""
 
     ids: ClientIds
 
@@ -107,7 +106,7 @@ class PartitionByIds(Partition, Protocol):
 
 
 def checked_indices(indices: ArrayLike, count: int) -> Int64s:
-    """Give indices of clients as an array; raise `IndexError` unless all are in [0, count)."""
+    """Indices of clients as an array; raises `IndexError` unless all are in [0, count)."""
     clients: Int64s = np.asarray(indices, dtype=np.int64)
     if clients.size and not (clients.min() >= 0 and clients.max() < count):
         wrong = clients[(clients < 0) | (clients >= count)][0]

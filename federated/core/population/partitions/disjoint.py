@@ -36,14 +36,14 @@ from .partition import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Disjoint(PartitionByIds):
-    """Every sample belongs to one client at most: client `i` has the slice `i` of `order`."""
+    """Client `i` has the slice `i` of `order`, and no sample has two clients."""
 
     kind: PartitionKind = field()
     ids: ClientIds
     order: Integers
     """The samples of client 0, then those of client 1, and so on."""
     offsets: Int64s
-    """Where the clients' slices of `order` begin, and the last one ends; shape (clients + 1,)."""
+    """Where each client's slice of `order` begins, and the last one ends; shape (clients + 1,)."""
 
     def sizes(self, indices: ArrayLike) -> Int64s:
         clients = checked_indices(indices, len(self.ids))
@@ -61,7 +61,7 @@ class Disjoint(PartitionByIds):
 def iid(
     labels: ArrayLike, number_of_clients: int, seed: int, *, id_pattern: str = DEFAULT_ID_PATTERN
 ) -> Disjoint:
-    """Deal the shuffled samples out, sizes differing by one at most (McMahan et al. 2017)."""
+    """Deal the shuffled samples; sizes differ by one at most (McMahan et al. 2017)."""
     samples = len(checked_labels(labels))
     _check_enough(number_of_clients, samples)
     owner = np.empty(samples, dtype=np.int64)
@@ -81,8 +81,8 @@ def dirichlet(
     """Divide every label's samples over the clients by Dir(beta); the smaller, the more skewed.
 
     Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution", in the form
-    of Li et al. 2021, "Federated learning on non-IID data silos". They draw again until no
-    client has too few; here each client without samples takes one from the client with most.
+    of Li et al. 2021, "Federated learning on non-IID data silos". They draw again until no client
+    has too few; here each client without samples takes one from the client with most.
     """
     labels = checked_labels(labels)
     _check_enough(number_of_clients, len(labels))
@@ -160,7 +160,7 @@ def quantity(
 
 
 def natural(client_ids: NDArray[np.str_] | None) -> Disjoint:
-    """Let the clients be the distinct ids that the data names, sorted.
+    """Make each distinct client id in the data a client, sorted.
 
     `client_ids` has shape (samples,); `None` stands for a data set that names no clients.
     """
@@ -182,8 +182,8 @@ def fixed(
 ) -> Disjoint:
     """Give client `i` the share `matrix[i][j]` of the samples of label `j`.
 
-    `matrix` has shape (clients, labels) and columns that sum to 1 at most; a column below 1
-    leaves samples out. Whole numbers of samples are found by largest remainder.
+    `matrix` has shape (clients, labels) and columns that sum to 1 at most; a column below 1 leaves
+    samples out. Shares are rounded to whole samples by largest remainder.
     """
     labels = checked_labels(labels)
     shares = _checked_matrix(matrix)
@@ -207,7 +207,7 @@ def fixed(
 
 
 def _by_owner(kind: PartitionKind, owner: Int64s, ids: ClientIds) -> Disjoint:
-    """Make the partition in which sample `s` belongs to `owner[s]`; -1 is no client."""
+    """Build the partition in which sample `s` belongs to `owner[s]`; -1 is no client."""
     order = np.argsort(owner, kind="stable")
     offsets = np.searchsorted(owner[order], np.arange(len(ids) + 1))
     return Disjoint(kind, ids, compact(order), offsets.astype(np.int64))

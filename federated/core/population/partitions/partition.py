@@ -1,4 +1,4 @@
-"""What a partition is: its kinds, what it says about clients, and what all recipes refuse.
+"""Partitions of data over clients: their kinds, their protocol, and checks of all recipes.
 
 PartitionError
 +-- TooManyClients     a disjoint partition of fewer samples than clients
@@ -23,7 +23,7 @@ Integers = NDArray[np.signedinteger[Any]]
 
 
 class PartitionKind(StrEnum):
-    """The ways of dividing samples, as `data_distribution_kind` spells them."""
+    """Kinds of partition, as `data_distribution_kind` spells them."""
 
     IID = "iid"
     DIRICHLET = "dirichlet"
@@ -35,11 +35,11 @@ class PartitionKind(StrEnum):
 
 
 class PartitionError(FederatedError):
-    """A partition cannot be made as it was asked for."""
+    """The requested partition is impossible."""
 
 
 class TooManyClients(PartitionError):
-    """A disjoint partition was asked of fewer samples than clients."""
+    """A disjoint partition has more clients than samples."""
 
     def __init__(self, number_of_clients: int, samples: int) -> None:
         super().__init__(number_of_clients, samples)
@@ -54,7 +54,7 @@ class TooManyClients(PartitionError):
 
 
 class UnknownClient(FederatedError, KeyError):
-    """An id that is no client of this partition."""
+    """No client of this partition has the id."""
 
     exits_with = BAD_INPUT
 
@@ -67,7 +67,7 @@ class UnknownClient(FederatedError, KeyError):
 
 
 class Partition(Protocol):
-    """Says which samples each of a number of clients holds."""
+    """The samples of each client."""
 
     @property
     def kind(self) -> PartitionKind: ...
@@ -76,35 +76,35 @@ class Partition(Protocol):
     def number_of_clients(self) -> int: ...
 
     def client_id(self, index: int) -> str:
-        """Give the id of a client; raise `IndexError` when there is no such client."""
+        """The id of a client; raises `IndexError` if there is no such client."""
 
     def index_of(self, client_id: str) -> int:
-        """Give the index of a client; raise `UnknownClient` when there is no such client."""
+        """The index of a client; raises `UnknownClient` if there is no such client."""
 
     def indices(self, index: int) -> Int64s:
-        """Give the positions, in the data set, of the samples that a client holds."""
+        """The positions of a client's samples in the data set."""
         return self.rows([index])[0]
 
     def size(self, index: int) -> int:
-        """Say how many samples a client holds."""
+        """How many samples a client holds."""
         return int(self.sizes([index])[0])
 
     def sizes(self, indices: ArrayLike) -> Int64s:
-        """Say how many samples each of these clients holds, without making the samples."""
+        """How many samples each of these clients holds, without making the samples."""
 
     def rows(self, indices: ArrayLike, keys: UInt64s | None = None) -> tuple[Int64s, Int64s]:
-        """Give the samples of these clients, one client after another, and how many each holds.
+        """The samples of these clients, one client after another, and how many each holds.
 
         `indices` has the shape (clients,), as have the sizes; the samples have (sum of sizes,).
-        `keys` are the clients', if they are at hand.
+        `keys` are the clients' keys, if the caller has them.
         """
 
     def keys(self, indices: ArrayLike) -> UInt64s:
-        """Give the `client_key` of each of these clients: shape (clients,)."""
+        """The `client_key` of each of these clients: shape (clients,)."""
 
 
 def checked_labels(labels: ArrayLike) -> Int64s:
-    """Give labels as an array, (samples,); raise `PartitionError` for anything else."""
+    """Labels as an array, (samples,); raises `PartitionError` for anything else."""
     array = np.asarray(labels)
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
         raise PartitionError(
@@ -122,7 +122,7 @@ def check_clients(number_of_clients: int) -> None:
 
 
 def check_beta(beta: float) -> None:
-    """Raise `PartitionError` for what is no concentration of a Dirichlet distribution."""
+    """Raise `PartitionError` unless `beta` can be a concentration of a Dirichlet distribution."""
     if not (np.isfinite(beta) and beta > 0):
         raise PartitionError(f"beta is a number above 0, found {beta!r}")
 

@@ -1,4 +1,4 @@
-"""What a partition looks like, in a few numbers for display."""
+"""A partition in a few numbers for display."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ _LABELS_LOOKED_AT = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """What a partition looks like; see `describe`."""
+    """A partition in a few numbers; see `describe`."""
 
     kind: PartitionKind
     number_of_clients: int
     samples_min: int | None
-    """None where the data lies at sites that do not say; so are the three below."""
+    """None, as the three below, where the data lies at sites that do not disclose sizes."""
     samples_median: float | None
     samples_max: int | None
     labels_mean: float | None
-    """How many distinct labels a client holds, in the mean."""
 
 
 def describe(partition: Partition, labels: ArrayLike) -> PartitionSummary:
-    """Sum a partition up for display.
+    """Summarize a partition for display.
 
-    Sizes are those of 10,000 clients at most and labels those of 1,000 at most, evenly spaced.
+    Sizes come from at most 10,000 clients and labels from at most 1,000, evenly spaced.
     """
     labels = checked_labels(labels)
     count = partition.number_of_clients
@@ -43,7 +42,7 @@ def describe(partition: Partition, labels: ArrayLike) -> PartitionSummary:
 def summary_of(
     kind: PartitionKind, clients: int, sizes: Int64s | None, labels_mean: float | None
 ) -> PartitionSummary:
-    """Sum up how many samples clients hold, if that is known: `sizes` has the shape (some,)."""
+    """Summarize the clients' sizes, (some,), if they are known."""
     return PartitionSummary(
         kind=kind,
         number_of_clients=clients,
