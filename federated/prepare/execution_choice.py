@@ -6,6 +6,7 @@ import torch
 
 from ..config import with_execution
 from ..config.schema import RunConfig, Training
+from ..core.execution.cost_model import NEWEST
 from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
 from ..core.execution.facts import FIGURED_MEMORY, Circumstances, ExecutionKind
 from ..engine.choosing import choose
@@ -30,7 +31,7 @@ def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
     training = config.training
     number, reason = training.execution_model, training.execution_reason
     if training.execution == "auto" or training.chunk_size == "auto":
-        number, reason = number or 1, choice.reason
+        number, reason = NEWEST if number is None else number, choice.reason
     kind, size = str(choice.execution.kind), choice.execution.chunk_size
     made = with_execution(config, kind, size, model=number, reason=reason)
     return made, reason or AS_CONFIGURED

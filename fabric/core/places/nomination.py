@@ -212,7 +212,7 @@ class _Trial:
             rest -= part
         return None
 
-    def _may_be_in(self, room: _Room) -> bool:
+    def _may_be_in(self, room: _ParentPlace) -> bool:
         """Whether the request's flexible vnode on the machine is, or could be, in this room."""
         there = self._ledger.flexible(self._request.id, room.machine)
         return there is None or there.parent == room.place
@@ -236,7 +236,7 @@ class _Trial:
         self,
         id: VNodeId,
         kind: VNodeKind,
-        room: _Room,
+        room: _ParentPlace,
         resources: Resources,
         own: Mapping[str, str],
     ) -> DoesNotFit | None:
@@ -270,20 +270,20 @@ class _Trial:
         self._vnodes.append(carved)
         return None
 
-    def _rooms(self) -> dict[MachineId, _Room]:
+    def _rooms(self) -> dict[MachineId, _ParentPlace]:
         """The parent's places, with what they have free or could get."""
         ledger, parent = self._ledger, self._request.parent
         if parent == ROOT:
             places: list[PlaceId] = [*sorted(ledger.machines)]
-            growing = list[_Room]()
+            growing = list[_ParentPlace]()
         else:
             places = [each.id for each in ledger.of(parent) if each.kind is VNodeKind.FIXED]
             growing = [self._growing_on(machine) for machine in sorted(ledger.machines)]
         gpus = free_gpus(ledger, places, self._fragmented) if self._wants_gpus else {}
-        rooms = [_Room.of(ledger, place, gpus.get(place, ())) for place in places]
+        rooms = [_ParentPlace.of(ledger, place, gpus.get(place, ())) for place in places]
         return {room.seen.id: room for room in (*rooms, *growing) if room.seen.total}
 
-    def _growing_on(self, machine: MachineId) -> _Room:
+    def _growing_on(self, machine: MachineId) -> _ParentPlace:
         """The parent's flexible vnode on a machine, which may not exist yet."""
         ledger, parent = self._ledger, self._request.parent
         id = flexible_id(parent, machine)
@@ -293,11 +293,13 @@ class _Trial:
             free = ledger.free(id) if id in ledger.vnodes else Resources()
         labels = ledger.labels(id if id in ledger.vnodes else machine)
         seen = Machine(id=MachineId(id), hostname=id, total=free, labels=labels)
-        return _Room(place=id, machine=machine, seen=seen, gpus=each_gpu(free[GPU]), grows=True)
+        return _ParentPlace(
+            place=id, machine=machine, seen=seen, gpus=each_gpu(free[GPU]), grows=True
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
+class _ParentPlace:
     """A place of the parent, presented to placement as a machine with its free resources."""
 
     place: PlaceId
@@ -309,7 +311,7 @@ class _Room:
     """Whether it is a flexible vnode, which may have to be enlarged or made first."""
 
     @classmethod
-    def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _Room:
+    def of(cls, ledger: Ledger, place: PlaceId, gpus: tuple[int, ...]) -> _ParentPlace:
         seen = Machine(
             id=MachineId(place),
             hostname=str(place),
@@ -320,7 +322,7 @@ class _Room:
 
 
 def _fit(
-    groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _Room], *, free: bool
+    groups: Sequence[BundleGroup], rooms: Mapping[MachineId, _ParentPlace], *, free: bool
 ) -> Placement | DoesNotFit:
     gpus = {id: room.gpus for id, room in rooms.items()}
     match fit_all(groups, [room.seen for room in rooms.values()], gpus=gpus, free=free):
@@ -334,13 +336,13 @@ def _fit(
             )
 
 
-def _covered(rest: Resources, room: _Room) -> tuple[float, str]:
+def _covered(rest: Resources, room: _ParentPlace) -> tuple[float, str]:
     """How much of the rest a room can give, as a sum of shares; ties go to the last id."""
     part = _part(rest, room)
     return sum(part[name] / amount for name, amount in rest.units), str(room.place)
 
 
-def _part(rest: Resources, room: _Room) -> Resources:
+def _part(rest: Resources, room: _ParentPlace) -> Resources:
     """What a place gives of the rest: per resource all of it, or the whole units that are free."""
     free = room.seen.total
     return Resources(

@@ -23,12 +23,12 @@ from ...core.sums.partial_check import checked_judged, checked_judges
 from ..setup.global_model import GlobalModel
 from .gather import Answered, Answers, Part, gather
 from .participation_record import as_counted
-from .run_context import RunContext, RunQuery
+from .run_context import RoundQuery, RunContext
 from .site_orders import EVALUATION
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationQuery(RunQuery):
+class EvaluationQuery(RoundQuery):
     """Asks sites to evaluate a model on samples."""
 
     samples_of: Callable[[Share], Indices] | None

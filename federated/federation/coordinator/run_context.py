@@ -1,4 +1,4 @@
-"""RunContext: what the phases of a run's rounds share; RunQuery: what their queries have in common.
+"""RunContext: what a run's phases share; RoundQuery: what their queries have in common.
 
 Training and evaluation ask the same sites, under the same limits, and write into the same journal.
 """
@@ -63,7 +63,7 @@ class RunContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunQuery(OrderForm):
+class RoundQuery(OrderForm):
     """A query to a run's sites, about clients or the coordinator's test set."""
 
     run: RunContext

@@ -29,12 +29,12 @@ from ..setup.global_model import GlobalModel
 from ..setup.loaded_config import execution_of
 from .gather import Answered, Answers, gather
 from .participation_record import as_counted
-from .run_context import RunContext, RunQuery
+from .run_context import RoundQuery, RunContext
 from .site_orders import TRAINING
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingQuery(RunQuery):
+class TrainingQuery(RoundQuery):
     """Asks for the sum of a round's updates, on one grid."""
 
     @property
