@@ -145,12 +145,14 @@ class SiteAgent:
             release, reason = True, str(error)
             raise
         finally:
-            await self._work.close()
-            left = () if release else self._runners.runs()
-            await self._runners.close(release=release, reason=reason)
-            if left:
-                self._say("runners_left", runs=list(left), lease_s=self._runners.lease_s)
-            await self._channels.close()
+            try:
+                await self._work.close()
+                left = () if release else self._runners.runs()
+                await self._runners.close(release=release, reason=reason)
+                if left:
+                    self._say("runners_left", runs=list(left), lease_s=self._runners.lease_s)
+            finally:
+                await self._channels.close()
 
     async def _adopt(self) -> None:
         for run in await self._runners.adopt():

@@ -168,7 +168,7 @@ def join(
             site = check_site(name)
         except BadMessage as error:
             raise BadRequest(str(error)) from error
-        if mediator:
+        if mediator is not None:
             checked_address(mediator)
         data = read_site_file(site_file)
         read_policy(policy)

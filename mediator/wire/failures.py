@@ -28,11 +28,17 @@ NAMED = {
     "fedpilot.federated.core.population.federated_data.errors": "fedpilot.federated.core.union",
     "fedpilot.federated.core.population.partitions.partition": "fedpilot.federated.core.partition",
     "fedpilot.federated.core.rounds.participation": "fedpilot.federated.core.participation",
+    "fedpilot.federated.core.sums.amounts:AnswerRefused": (
+        "fedpilot.federated.core.partial_check:AnswerRefused"
+    ),
     "fedpilot.federated.core.sums.partial_check": "fedpilot.federated.core.partial_check",
     "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",
     "fedpilot.federated.federation.remote.query_server": "fedpilot.federated.answering",
     "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",
-    "fedpilot.mediator.server.store.errors": "fedpilot.mediator.store.errors",
+    "fedpilot.mediator.server.store.engines:StoreAway": "fedpilot.mediator.store.errors:StoreAway",
+    "fedpilot.mediator.server.store.engines:StoreError": (
+        "fedpilot.mediator.store.errors:StoreError"
+    ),
     "fedpilot.mediator.wire.blobs.errors": "fedpilot.mediator.blobs",
     "fedpilot.mediator.wire.messages": "fedpilot.mediator.wire",
     "fedpilot.mediator.wire.payloads": "fedpilot.mediator.payloads",

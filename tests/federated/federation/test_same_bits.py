@@ -172,7 +172,7 @@ EARLY_AND_LATE = (1, 2, 3, 5, 8, 13, 21, 34, 55)
     "calls",
     [
         pytest.param(EARLY_AND_LATE, id="early and late calls"),
-        pytest.param(range(1, 60), id="every call", marks=pytest.mark.slow),
+        pytest.param(range(1, 60), id="every call", marks=pytest.mark.soak),
     ],
 )
 def test_workers_that_die_at_any_call_change_nothing(
@@ -219,7 +219,7 @@ def test_a_worker_that_never_comes_back_takes_only_its_sum_along(
     assert result.digest == reference.digest
 
 
-@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4))])
+@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.soak) for n in range(4))])
 def test_workers_that_die_at_random_calls_all_the_time_change_nothing(
     seed: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def invoke(*arguments: str) -> Any:
         pytest.param(lambda o: ["--mediator", "m:1"], 2, "needs a token", id="no token"),
         pytest.param(lambda o: ["--token", o.token()], 2, "--mediator", id="no mediator"),
         pytest.param(lambda o: ["--mediator", "nowhere"], 2, "HOST:PORT", id="no address"),
+        pytest.param(lambda o: ["--mediator", ""], 2, "found ''", id="an empty address"),
         pytest.param(
             lambda o: ["--mediator", "m:1", "--token", "fp1.x"], 2, "damaged", id="a damaged token"
         ),
