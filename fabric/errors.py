@@ -172,6 +172,10 @@ class NotInTime(FabricError):
 class TooLarge(FabricError):
     """A task or an actor could never run in its virtual cluster."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
 
 class ManagerUnreachable(FabricError):
     """The manager of a Ray cluster does not answer."""

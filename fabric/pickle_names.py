@@ -39,7 +39,9 @@ def travels(thing: C) -> C:
     """
     here, name = thing.__module__, NAMED[thing.__module__]
     sys.modules.setdefault(name, sys.modules[here])
-    for each in (thing, *filter(inspect.isfunction, vars(thing).values())):
+    functions = filter(inspect.isfunction, vars(thing).values())
+    own = [each for each in functions if each.__module__ == here]  # enum and dataclasses add theirs
+    for each in (thing, *own):
         each.__module__ = name
     return thing
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..core.records import ROOT
 from ..errors import FabricError
-from ..manager.snapshot import find
 from ..spec import VirtualCluster
 from .virtual_clusters import VirtualClusters
 
@@ -174,6 +173,8 @@ def _part(
     document: Mapping[str, Any], cluster: str, machine: str
 ) -> tuple[dict[str, float], dict[str, float]]:
     """What a virtual cluster has of a machine, and what more it could borrow there now."""
+    from ..manager.snapshot import find  # not every worker needs the manager's modules
+
     known = find(document, cluster)
     total = _sum(node["total"] for node in known["nodes"] if node["machine"] == machine)
     if not VirtualCluster.from_dict(known["spec"]).flexible:
@@ -188,6 +189,8 @@ def _part(
 
 def _most(document: Mapping[str, Any], cluster: str) -> dict[str, float]:
     """What a virtual cluster may still borrow on all machines together, if a limit applies."""
+    from ..manager.snapshot import find  # not every worker needs the manager's modules
+
     known = find(document, cluster)
     held = _sum(node["total"] for node in known["nodes"] if node["kind"] == "flexible")
     limits = VirtualCluster.from_dict(known["spec"]).flex_resource_max

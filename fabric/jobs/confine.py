@@ -24,6 +24,7 @@ from ..core.records import has_started
 from ..errors import FabricError, NoSuchCluster, NotInTime
 from ..inside.context import JOB_VARIABLE
 from ..spec import VirtualCluster
+from . import confined
 from .confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE, hook
 
 if TYPE_CHECKING:
@@ -90,13 +91,14 @@ def environment(name: str, address: str) -> dict[str, str]:
     folder = str(Path(__file__).parent / "confined")
     there, other = os.environ.get("PYTHONPATH"), os.environ.get(HOOK_VARIABLE)
     ours = f"{hook.__module__}.{hook.__name__}"
+    inherited = (ours, f"{confined.__name__}.{hook.__name__}")  # a Ray that a job of ours started
     return {
         **os.environ,
         JOB_VARIABLE: name,
         "RAY_ADDRESS": address,
         "PYTHONPATH": folder if not there else f"{folder}{os.pathsep}{there}",
         HOOK_VARIABLE: ours,
-        **({OTHER_HOOK_VARIABLE: other} if other not in (None, ours) else {}),
+        **({OTHER_HOOK_VARIABLE: other} if other not in (None, *inherited) else {}),
     }
 
 

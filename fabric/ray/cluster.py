@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -23,7 +23,6 @@ from ..host.machine import load, niceness_of_workers, usable_cpus, usable_gpus
 from . import home, private_ray
 from .connection import address_of_this_machine, attached, claim, set_environment
 from .control_plane.probe import auth_mode_of, probe
-from .control_plane.resource_view import offered
 from .failures import brief
 from .start import NICENESS, QUIET, START_S, RayThread, TooSlow, niceness, quick_settings
 from .workers.serialization import as_actor
@@ -153,7 +152,7 @@ class RayCluster:
             Machine(
                 id=MachineId(node["NodeID"]),
                 hostname=node["NodeManagerHostname"],
-                total=offered(node["Resources"]),
+                total=_offered(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
             )
             for node in sorted(nodes, key=lambda node: str(node["NodeID"]))
@@ -222,3 +221,14 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _offered(resources: Mapping[str, float]) -> Resources:
+    """Drop what Ray counts for itself: where a node is, and its object store."""
+    return Resources.of(
+        {
+            name: amount
+            for name, amount in resources.items()
+            if not name.startswith("node:") and name != "object_store_memory"
+        }
+    )

@@ -182,7 +182,7 @@ def _as_before(
     with (
         RunFolder.open(root, run_id or "")
         if parent is None
-        else RunFolder.reading(find_run(root, parent))
+        else RunFolder.reading(find_run(root, parent, path_first=True))
     ) as folder:
         saved = load_config(folder.path / "config.yaml", overrides)
         here = saved.model_copy(

@@ -31,7 +31,7 @@ def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
     training = config.training
     number, reason = training.execution_model, training.execution_reason
     if training.execution == "auto" or training.chunk_size == "auto":
-        number, reason = NEWEST if number is None else number, choice.reason
+        number, reason = number or NEWEST, choice.reason
     kind, size = str(choice.execution.kind), choice.execution.chunk_size
     made = with_execution(config, kind, size, model=number, reason=reason)
     return made, reason or AS_CONFIGURED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import enum
 import importlib
 import json
 import pickle
@@ -152,3 +153,10 @@ def test_a_confined_job_finds_its_hook_whatever_version_its_python_has() -> None
 def test_a_name_that_nobody_has_is_not_found() -> None:
     with pytest.raises(ImportError):
         runpy.run_module("fedpilot.fabric.never_was")
+
+
+def test_what_enums_and_dataclasses_bring_keeps_its_module() -> None:
+    """cloudpickle sends code that it does not find under its module's name."""
+    for brought in (enum.Enum.__new__, vars(QueuePolicy)["__new__"]):
+        assert brought.__module__ == "enum"
+    assert vars(Placed)["__getstate__"].__module__ == "dataclasses"

@@ -14,8 +14,8 @@ from fedpilot.fabric.strict_yaml.wording import Words
 
 from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
 
-SMALLEST_MEMORY = 100_000_000
-"""Bytes; a worker has more than twice as many once it has imported PyTorch."""
+SMALLEST_MEMORY = 1_000_000
+"""Bytes; less is a size without its unit, since a worker with PyTorch takes over 200 MB."""
 ALONE = "local"
 """What the one site of a run is called that has no others."""
 SITES_IN_WORDS = Words(
@@ -54,7 +54,7 @@ class ResourcesConfig(Section):
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
-    """Memory of a vnode, as Ray accounts it; at least 100 MB."""
+    """Memory of a vnode, as Ray accounts it; at least 1 MB."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How the vnodes lie on the machines."""
     reserve_timeout: PositiveFloat = 60.0

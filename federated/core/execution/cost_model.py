@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from .facts import (
     COPIES,
@@ -95,7 +96,7 @@ def _compiled(model: ModelFacts, where: Circumstances) -> dict[str, float]:
     }
 
 
-NEWEST = 1
+NEWEST: Final = 1
 
 Rows = Mapping[str, tuple[float, ...]]
 """By feature: a coefficient for each `ExecutionKind`, in its order; 0 where it costs nothing."""

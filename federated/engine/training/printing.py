@@ -52,7 +52,13 @@ class _Routed:
         for line in lines:
             self.write(line)
 
+    def close(self) -> None:
+        """Flush: other threads print to the stream as well."""
+        self.beneath.flush()
+
     def __getattr__(self, name: str) -> Any:
+        if name in ("beneath", "detach"):  # `beneath` is not set yet while a copy is made
+            raise AttributeError(name)
         return getattr(self.beneath, name)
 
 

@@ -113,7 +113,8 @@ class Answering:
         try:
             answer = self._answer_to(question.payload, open_)
         except BaseException as error:
-            answer = failed(error)
+            self._end(open_, failed(error).result)
+            return
         answer.add_done_callback(lambda done: self._later(open_, done.result))
 
     def _later(self, open_: _Open, answer: Callable[[], Payload]) -> None:

@@ -390,9 +390,10 @@ def list_runs(root: Path) -> list[str]:
     return [path.name for path in sorted(runs, key=lambda p: (_started(p), p.name))]
 
 
-def find_run(root: Path, run: str) -> Path:
+def find_run(root: Path, run: str, *, path_first: bool = False) -> Path:
     """The folder of a run, by its id in `root` or by its path; RunRefused if there is none."""
-    for path in (root / run, Path(run)):
+    places = (root / run, Path(run))
+    for path in reversed(places) if path_first else places:
         if any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl")):
             return path.resolve()
     raise RunRefused(

@@ -64,7 +64,7 @@ class RunDriver:
     def continue_from(self, earlier: str, run_id: str | None, *, progress: bool) -> RunResult:
         """Run an earlier run's missing rounds in a new folder; RunRefused if it does not fit."""
         loaded, run_id = self._loaded, self._id_or_new(run_id)
-        with RunFolder.reading(find_run(self._root, earlier)) as reading:
+        with RunFolder.reading(find_run(self._root, earlier, path_first=True)) as reading:
             parent = Parent.of(reading)
             loaded.take_over_execution(parent.config)
             parent.check(loaded.config, loaded.identity_of)

@@ -24,12 +24,12 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         GOOD + "resources:\n  memory_per_worker: 2\n",
-        ("x.yaml:13", "resources.memory_per_worker", "2 bytes", "at least 100 MB", ""),
+        ("x.yaml:13", "resources.memory_per_worker", "2 bytes", "at least 1 MB", ""),
         id="a size that lost its unit is refused",
     ),
     pytest.param(
-        GOOD + "resources:\n  memory_per_worker: 99MB\n",
-        ("x.yaml:13", "resources.memory_per_worker", "99,000,000 bytes", "such as 2GB", ""),
+        GOOD + "resources:\n  memory_per_worker: 999KB\n",
+        ("x.yaml:13", "resources.memory_per_worker", "999,000 bytes", "such as 2GB", ""),
         id="memory in which no worker starts is refused",
     ),
     pytest.param(
