@@ -182,7 +182,7 @@ HEADER = (
 
 
 def text(runs: Mapping[str, list[Run]]) -> str:
-    """The table that the page shows: a figure of a run is that of its median round."""
+    """The table on the page; each figure is from the median round of its run."""
     rows = []
     for each in sorted(
         runs.values(), key=lambda found: (found[0]["parameters"], found[0]["sites"])

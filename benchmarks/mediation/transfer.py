@@ -281,7 +281,7 @@ HEADER = (
 
 
 def text(runs: Mapping[str, list[Run]]) -> str:
-    """The table that the page shows: a figure of a run is that of its median turn."""
+    """The table on the page; each figure is from the median turn of its run."""
     rows = []
     for name, each in runs.items():
         for way, word in (("down", "to a site"), ("up", "from a site")):

@@ -1,6 +1,6 @@
 """Conditions on labels, and whether a machine or a vnode meets them.
 
-Their text form is that of Ray's label selectors, with two forms that Ray lacks:
+They are written as Ray's label selectors are, with two forms that Ray lacks:
 
 | condition | text |
 |---|---|

@@ -151,7 +151,7 @@ def _route(
     )
     elsewhere = selector if soft else None
     placed = _place(asked, elsewhere)
-    if placed is None:  # no room elsewhere: it can always wait for that of its parent
+    if placed is None:  # no room elsewhere: it waits for its parent's place
         inside = _own_place() if not wanted and demand.fits(_assigned()) else None
         placed = _place(replace(asked, wait=True, inside=inside), elsewhere)
     assert placed is not None

@@ -40,7 +40,7 @@ class Key:
 
     @property
     def meaning(self) -> str:
-        """The key's own docstring, or that of its section."""
+        """The docstring of the key, or else of its section."""
         section = self.section
         text = self.field.description or (section.__doc__ if section else None) or ""
         return " ".join(text.split())

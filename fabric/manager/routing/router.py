@@ -175,7 +175,7 @@ class Router:
         return first_end
 
     def _hold(self, work: Work, *, together: bool) -> None:
-        """Have work wait for its own placement group, or for that of a task like it."""
+        """Let work wait for its own placement group, or for the group of a task like it."""
         if together and self._batches.join(work):
             self._why.pop(work.id, None)
             return
