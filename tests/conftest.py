@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import own_process
+from fedpilot.fabric.testing.fake_cluster import ended_workers_are_done
 from power_cuts import Disk
 from untouched import untouched
 
@@ -77,6 +78,13 @@ def _leaves_no_trace(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         with untouched():
             yield
+
+
+@pytest.fixture(autouse=True)
+def _ended_workers_are_done() -> Iterator[None]:
+    """No fake worker of a test draws from PyTorch's generator during the next one."""
+    yield
+    assert not (busy := ended_workers_are_done(60)), f"these workers compute still: {busy}"
 
 
 @pytest.fixture

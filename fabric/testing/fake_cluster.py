@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 from ..core.places.placement import Placement, fit
 from ..core.records import Bundle, Machine, MachineId, SchedulingPolicy, VNode
@@ -62,6 +63,17 @@ class Stored:
     value: Any
 
 
+_AT_WORK: WeakSet[FakeWorker] = WeakSet()
+
+
+def ended_workers_are_done(timeout_s: float) -> list[str]:
+    """Wait for what ended workers still compute, and name those that do so after that time.
+
+    A process that is killed computes no more; a thread goes on, and shares PyTorch's generator.
+    """
+    return [worker.name for worker in list(_AT_WORK) if not worker.is_done(timeout_s)]
+
+
 class FakeWorker:
     """An object with its own thread, which runs calls in order until it is ended."""
 
@@ -74,7 +86,9 @@ class FakeWorker:
         self._running: Future[Any] | None = None
         self._end: FabricError | None = None
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, args=(cls, args), name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(cls, args), name=name, daemon=True)
+        _AT_WORK.add(self)
+        self._thread.start()
 
     def call(self, method: str, /, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -104,6 +118,13 @@ class FakeWorker:
             self._changed.notify_all()
         for future in failing:
             future.set_exception(error)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait until an ended worker computes no more; True at once for one that was not ended."""
+        if self._end is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self, cls: type[Any], args: Sequence[Any]) -> None:
         try:

@@ -11,7 +11,7 @@ from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
 from ..core.execution.facts import FIGURED_MEMORY, Circumstances, ExecutionKind
 from ..engine.choosing import choose
 from ..engine.training.client import client_update_function
-from ..engine.training.modules import loss_function
+from ..engine.training.modules import ONE_GENERATOR, loss_function
 from ..errors import ConfigError, ExecutionRefused
 from .grouping import steps_of
 from .inputs.model import SUITS_EVERY_MODEL, fresh_module
@@ -39,17 +39,18 @@ def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
 
 def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
     training, data = config.training, inputs.data
-    return choose(
-        fresh_module(config, data),
-        training,
-        circumstances(config, inputs),
-        wish_of(training),
-        input_shape=data.input_shape,
-        dtype=torch.from_numpy(data.x[:0].copy()).dtype,
-        loss=loss_function(training.loss_function),
-        update=client_update_function(training.client_update),
-        threads=config.resources.threads_per_worker,
-    )
+    with ONE_GENERATOR:
+        return choose(
+            fresh_module(config, data),
+            training,
+            circumstances(config, inputs),
+            wish_of(training),
+            input_shape=data.input_shape,
+            dtype=torch.from_numpy(data.x[:0].copy()).dtype,
+            loss=loss_function(training.loss_function),
+            update=client_update_function(training.client_update),
+            threads=config.resources.threads_per_worker,
+        )
 
 
 def wish_of(training: Training) -> ExecutionWish:

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import importlib.metadata
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ from .training_code import resolve_loss
 # would depend on its place in a chunk. oneMKL reads this on its first use. It overrides the user's
 # environment: the bits are the config's.
 os.environ["MKL_CBWR"] = "AUTO"
+
+ONE_GENERATOR = threading.RLock()
+"""Held by whoever seeds PyTorch's generator until all is drawn: threads of a process share it."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""

@@ -13,7 +13,14 @@ from ...core.registry import RegistryError
 from ...core.state import Array, Roles, TensorRole
 from ...engine.stacking import NotStackable, stack
 from ...engine.training.client import client_update_function
-from ...engine.training.modules import fitted, loss_function, roles_of, seed_torch, state_of
+from ...engine.training.modules import (
+    ONE_GENERATOR,
+    fitted,
+    loss_function,
+    roles_of,
+    seed_torch,
+    state_of,
+)
 from ...errors import ConfigError, FederatedError
 from ...models import ModelError
 from .blame import blaming, blaming_users_code
@@ -24,9 +31,10 @@ SUITS_EVERY_MODEL = "`auto`, or `sequential`, which suits every model"
 
 def fresh_module(config: RunConfig, data: SiteData) -> torch.nn.Module:
     """The config's model with the weights of round 0, in the type of the data."""
-    seed_torch(config.run.random_seed, Purpose.INIT)
     name, options = config.model.model_type, config.model.options
-    built = models.build(name, options, data.input_shape, data.num_classes)
+    with ONE_GENERATOR:
+        seed_torch(config.run.random_seed, Purpose.INIT)
+        built = models.build(name, options, data.input_shape, data.num_classes)
     return fitted(built, data.x.dtype)
 
 

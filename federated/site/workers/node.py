@@ -38,6 +38,7 @@ from ...engine.trainers.trainer_factory import TrainerFactory
 from ...engine.trainers.trainers import Trainers
 from ...engine.training.client import client_update_function
 from ...engine.training.modules import (
+    ONE_GENERATOR,
     client_digests,
     environment,
     fitted,
@@ -125,9 +126,10 @@ class FederatedNode:
             },
             settings.carried,
         )
-        seed_torch(settings.seed, Purpose.INIT)
         model, training = settings.model, settings.training
-        built = build(model.model_type, model.options, data.input_shape, data.num_classes)
+        with ONE_GENERATOR:
+            seed_torch(settings.seed, Purpose.INIT)
+            built = build(model.model_type, model.options, data.input_shape, data.num_classes)
         module = fitted(built, data.x.dtype)
         self._roles = roles_of(module, keep_buffers=model.buffers == "keep")
         self._samples = Samples(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,8 @@ from federations import (
     raising,
     timeless,
 )
-from fedpilot.federated import RunResult
+from fedpilot.federated import RunResult, models
+from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 
 
@@ -232,3 +236,26 @@ def test_workers_that_die_at_random_calls_all_the_time_change_nothing(
         for nth in dice.choice(np.arange(1, 60), size=20, replace=False):
             lab.cluster.faults.kill_at(method, int(nth))
     assert in_time(federation.run).digest == reference.digest
+
+
+def test_federations_in_two_threads_each_begin_with_the_model_of_their_own_seed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch draws the initial weights of all threads from one generator."""
+    seeds = (1, 2, 3, 4)
+
+    def begins_with(seed: int) -> str:
+        with lab.federation(run__random_seed=seed) as federation:
+            return digest(federation.loaded.inputs.initial)
+
+    one_by_one = [begins_with(seed) for seed in seeds]
+    build, all_at_once = models.build, Barrier(len(seeds))
+
+    def slowly(*args: Any) -> Any:
+        with suppress(BrokenBarrierError):
+            all_at_once.wait(timeout=0.5)
+        return build(*args)
+
+    monkeypatch.setattr(models, "build", slowly)
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        assert list(threads.map(begins_with, seeds)) == one_by_one
