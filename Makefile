@@ -4,7 +4,8 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 TESTS  := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Of a package's modules few are ever imported: Python compiles those, then.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: help quickstart test floor check soak mutants proto docs bench install dev clean
 .DEFAULT_GOAL := help
@@ -47,7 +48,7 @@ CONTRACTS := tests/fabric/ray/test_private_ray.py tests/fabric/ray/test_cluster_
 
 $(FLOOR_RAY)/.installed: $(VENV)/.dev
 	@echo "==> installing Ray $(FLOOR) beside the pinned one"
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --no-deps --upgrade \
 	  --target $(FLOOR_RAY) ray==$(FLOOR)
 	@touch $@
 
