@@ -30,34 +30,34 @@ REFERENCE = Path(__file__).parent / "reference"
 CONFIG_HEAD = """\
 # The config of a run
 
-One YAML 1.2 file says what a run does. `fedpilot init` writes one with every key explained,
-`fedpilot check` reads one without starting anything, and `--set section.key=value` changes single
-keys on the command line.
+One YAML 1.2 file describes a run. `fedpilot init` writes one with every key explained. `fedpilot
+check` validates one without starting anything. `--set section.key=value` changes a key on the
+command line.
 
-Nothing is guessed: a key that does not exist, a value of another type (`"5"` is not a number,
-`yes` is not `true`), a key that is given twice, are all refused before anything is started, each
-with its line, what was found, what is allowed, and the nearest key that exists. Only a whole
-number where a number is asked for is taken as one. A section with nothing in it means its
-defaults. Tags, anchors, aliases, environment variables and templates are not read.
+fedpilot guesses nothing. Before it starts anything, it refuses an unknown key, a value of another
+type (`"5"` is not a number, `yes` is not `true`) and a key that is given twice. Each message has
+the line, what was found, what is allowed, and the nearest existing key. The one conversion: a whole
+number is also a number. An empty section has its defaults. fedpilot does not read tags, anchors,
+aliases, environment variables and templates.
 """
 
 SITE_FILES_HEAD = """\
 # The files of a site
 
 A site's admin writes two YAML files, which the site's agent reads: `fedpilot site join --site-file
-site.yaml --policy policy.yaml`. `fedpilot site policy check` says what they allow, or all that is
-wrong with them. How they are used: [declare data](../how-to/declare-data-at-a-site.md), [a site's
+site.yaml --policy policy.yaml`. `fedpilot site policy check` prints what they allow, or all their
+errors. How to use them: [declare data](../how-to/declare-data-at-a-site.md), [a site's
 policy](../how-to/operate-a-federation.md#a-sites-policy).
 
-They are read strictly: an unknown key or a value of another type is refused with its line, what was
-found, what is allowed, and the nearest key that exists. Sizes are bytes, or such as `16GiB` and
-`100MB`. Neither file leaves the site.
+The agent refuses an unknown key or a value of another type; the message has the line, what was
+found, what is allowed, and the nearest existing key. A size is a number of bytes, or a text such as
+`16GiB` or `100MB`. Neither file leaves the site.
 
 Without a `site.yaml` a site has no data of its own. Without a `policy.yaml` it takes part in every
-simulation, gives declared data to nobody, loads no code that a run brings, and runs no commands for
-the mediator. In a policy, what is left out is not limited, with four exceptions: `commands`, code
-that a run brings, data sets without a rule, and simulations, which then use built-in data that need
-no file.
+simulation, gives no user access to declared data, loads no code that a run brings, and runs no
+commands for the mediator. In a policy, a missing key sets no limit, with four exceptions:
+`commands`, code that a run brings, data sets without a rule, and simulations, which then use
+built-in data sets that read no file.
 """
 
 SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}
@@ -65,8 +65,7 @@ SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}
 CLI_HEAD = """\
 # The commands
 
-What `--help` says, for every command. What a command's exit code means is told in
-[exit codes](exit-codes.md).
+The output of `--help` for every command. [Exit codes](exit-codes.md) explains the exit codes.
 """
 
 

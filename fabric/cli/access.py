@@ -41,27 +41,25 @@ with_timeout = click.option(
     show_default=True,
     expose_value=False,
     callback=_keep_timeout,
-    help="How long the Ray cluster may take to answer; where there is none, the command ends at "
-    "once.",
+    help="How long Ray may take to answer. If no Ray runs there, the command ends at once.",
 )
 """Sets the timeout of `RayAccess.opened`."""
 
 _ACCESS_OPTIONS = (
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     with_timeout,
     click.option(
         "--auth-mode",
         type=click.Choice(["disabled", "token"]),
-        help="How Ray authenticates; by default RAY_AUTH_MODE, or else disabled. For token, "
-        "RAY_AUTH_TOKEN_PATH names the file of the token.",
+        help="Authentication of Ray. Default: RAY_AUTH_MODE, or disabled. With token, "
+        "RAY_AUTH_TOKEN_PATH is the file of the token.",
     ),
     click.option(
         "--address",
         metavar="HOST:PORT",
         default="auto",
         show_default=True,
-        help="The head of the Ray cluster; auto is RAY_ADDRESS, or the Ray that was started "
-        "last on this machine.",
+        help="Head of the Ray cluster; auto: RAY_ADDRESS, or the last Ray started on this machine.",
     ),
 )
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Share one Ray cluster: virtual clusters that get their places as a whole, or wait for them.
+    """Create, list, draw, explain and delete virtual clusters.
 
-    They stay until they are deleted. The first command makes their manager, an actor on the head
-    machine.
+    Virtual clusters share a Ray cluster. Each reserves all its resources at once, or waits in a
+    queue. It stays until you delete it. The first command starts the manager, an actor on the head.
 
     With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
@@ -49,8 +49,8 @@ cluster.add_command(create)
 def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
     """List the virtual clusters, each followed by those inside it.
 
-    `default` is what runs on Ray outside all of them. After a restart of the head of the Ray
-    cluster, the list also says when that was, and which virtual clusters were lost.
+    `default` stands for all work on Ray outside virtual clusters. After a restart of the Ray head,
+    the list also says when the head restarted, and which virtual clusters were lost.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
 @click.argument("name")
 @with_clusters
 def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
-    """Show virtual cluster NAME: what it holds where, what it borrowed, what it asked for.
+    """Show virtual cluster NAME: what it holds, borrowed and requested.
 
     \b
     Examples:
@@ -95,10 +95,10 @@ def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
 @cluster.command()
 @with_clusters
 def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
-    """Draw the Ray cluster: its machines, which virtual clusters hold what of them, which wait.
+    """Draw the machines of the Ray cluster and its virtual clusters.
 
-    All bars have one scale: that of a virtual cluster lies where its share of the Ray cluster is,
-    and those inside it lie below its own.
+    All bars have one scale. The bar of a virtual cluster covers its share of the Ray cluster; bars
+    of nested virtual clusters lie below it.
 
     \b
     Examples:
@@ -121,9 +121,10 @@ def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
 @click.argument("name")
 @with_clusters
 def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
-    """Say why virtual cluster NAME is in its state, what would help, and what has happened to it.
+    """Explain the state of virtual cluster NAME, and what would help.
 
-    Of a virtual cluster that has ended it says how, as long as the manager remembers.
+    The command also prints its history. For an ended virtual cluster it says how it ended, as long
+    as the manager remembers.
 
     \b
     Examples:
@@ -153,16 +154,16 @@ def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
 
 @cluster.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--forget", is_flag=True, help="Do not restore; no longer say that they are gone.")
+@click.option("--forget", is_flag=True, help="Do not restore them; stop listing them as lost.")
 @with_clusters
 def restore(
     names: Sequence[str], forget: bool, ray: RayAccess[VirtualClusters], as_json: bool
 ) -> None:
-    """Ask again for the virtual clusters that were lost when the head of the Ray cluster died.
+    """Restore virtual clusters that were lost with the Ray head.
 
-    Without NAME, for all detached ones, which `fedpilot cluster create` made. Each keeps its spec
-    and its user, and gets its places or waits. Work that ran there is not started again. Virtual
-    clusters of jobs ended with their jobs.
+    Without NAME, the command restores all detached ones, which `fedpilot cluster create` made. Each
+    keeps its spec and its user, and gets its resources or waits. The command does not restart work
+    that ran there. Virtual clusters of jobs ended with their jobs.
 
     \b
     Examples:
@@ -171,7 +172,7 @@ def restore(
       fedpilot cluster restore --forget
 
     \b
-    Exit codes: 0 all were asked for again, or there was nothing to restore; 2 no such name;
+    Exit codes: 0 all are requested again, or there was nothing to restore; 2 no such name;
     3 some cannot be restored, now or ever; 4 no Ray there.
     """
     with exit_codes():
@@ -198,7 +199,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
 
     console = stdout_console()
     for found in done["restored"]:
-        console.print(status(found), f"{found['id']} is asked for again")
+        console.print(status(found), f"{found['id']} is requested again")
         if found["reason"]:
             console.print(f"  {short(found['reason'])}")
     for name, why in done["refused"].items():
@@ -221,15 +222,15 @@ def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
     restore = ray.command("cluster", "restore")
     forget = ray.command("cluster", "restore", "--forget")
     if any(each["detached"] for each in document["head"]["gone"]):
-        console.print(f"  make the detached ones again: {restore}", soft_wrap=True)
-    console.print(f"  say no more of this:          {forget}", soft_wrap=True)
+        console.print(f"  restore the detached ones: {restore}", soft_wrap=True)
+    console.print(f"  stop listing them:         {forget}", soft_wrap=True)
 
 
 @cluster.command()
 @click.argument("names", metavar="NAME...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All virtual clusters of the Ray cluster.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also those of other users. This is on record.")
+@click.option("--all", "everything", is_flag=True, help="Delete all virtual clusters.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Also delete those of other users.")
 @with_clusters
 def delete(
     names: Sequence[str],
@@ -239,12 +240,12 @@ def delete(
     ray: RayAccess[VirtualClusters],
     as_json: bool,
 ) -> None:
-    """End virtual clusters, with all that is inside them and all that runs there.
+    """Delete virtual clusters, with all that runs inside them.
 
-    Asks before it ends a virtual cluster that you did not name: with --all, or inside a named one.
-    Without a terminal, that needs --yes. A virtual cluster of another user needs --force; its
-    history (`explain`) then names the user that ended it. A user is FEDPILOT_USER, or else the
-    name on the machine.
+    The command asks before it deletes virtual clusters that you did not name: with --all, or inside
+    a named one. Without a terminal, it then needs --yes. Virtual clusters of another user need
+    --force; their history (`explain`) then names the user that deleted them. Your user name is
+    FEDPILOT_USER, by default your account on this machine.
 
     \b
     Examples:
@@ -289,7 +290,7 @@ def _to_delete(document: Mapping[str, Any], names: Sequence[str], everything: bo
         return [name for name in there if parents[name] == ROOT]
     for name in names:
         if name == DEFAULT:
-            fail(f"{name} is what runs outside all virtual clusters: it stays", BAD_INPUT)
+            fail(f"{name} is all work outside virtual clusters: it cannot be deleted", BAD_INPUT)
         if name not in there:
             raise NoSuchCluster(name, there)
     return list(dict.fromkeys(names))
@@ -320,5 +321,5 @@ def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) ->
     from ..core.text.amounts import listed
 
     if as_json or not sys.stdin.isatty():
-        fail(f"that would also end {listed(surprising)}; say --yes if it shall", BAD_INPUT)
+        fail(f"that would also end {listed(surprising)}; confirm with --yes", BAD_INPUT)
     click.confirm(f"End {listed(doomed, 20)}, and all that runs there?", abort=True, err=True)

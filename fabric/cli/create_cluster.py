@@ -28,7 +28,7 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 @click.command()
 @click.argument("name")
 @with_spec("--json-spec")
-@click.option("--parent", metavar="NAME", help="Make it inside this virtual cluster.")
+@click.option("--parent", metavar="NAME", help="Create it inside this virtual cluster.")
 @with_priority
 @click.option(
     "--wait",
@@ -37,9 +37,9 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
-    help="How long this command waits for the places; 0 only asks for them.",
+    help="How long this command waits for the resources; 0 does not wait.",
 )
-@with_deadline("Give up, and leave the queue, if it has not got its places by then.")
+@with_deadline("Remove it from the queue after this time.")
 @with_clusters
 def create(
     name: str,
@@ -51,15 +51,15 @@ def create(
     ray: RayAccess[VirtualClusters],
     as_json: bool,
 ) -> None:
-    """Reserve virtual cluster NAME: all that it needs at once, or it waits in the queue.
+    """Reserve the resources of virtual cluster NAME, or queue for them.
 
-    What it needs comes from --spec, from --json-spec, or from --min, --max, --node, --policy and
-    --max-actors; without any of them it needs nothing, and may grow to all that is free. AMOUNTS
-    are such as CPU=2,GPU=0.5,memory=4GiB. Asking again for what is there already changes nothing.
+    State what it needs with --spec, with --json-spec, or with --min, --max, --node, --policy and
+    --max-actors. Without these it needs nothing, and may grow to all that is free. An AMOUNT is a
+    number or a size: CPU=2,GPU=0.5,memory=4GiB. Repeating the same request changes nothing.
 
-    If the places are not free within --wait, the command ends with code 3, so that
-    `create ... && use it` is safe, and the virtual cluster goes on waiting; with `--wait 0` the
-    code is 0. Ctrl-C ends this command only. At --deadline the virtual cluster leaves the queue.
+    If the resources are not free within --wait, the virtual cluster stays in the queue, and the
+    command ends with code 3, so that `create ... && use it` is safe. With `--wait 0` the code is 0.
+    Ctrl-C ends this command only.
 
     \b
     Examples:
@@ -70,23 +70,23 @@ def create(
       echo '{flex_resource_min: {CPU: 1}}' | fedpilot cluster create small --spec -
 
     \b
-    Exit codes: 0 active (or asked for, with --wait 0); 2 the spec or the name is wrong;
-    3 it waits still, gave up, or could never fit; 4 no Ray there; 130 interrupted, it waits on.
+    Exit codes: 0 active (or requested, with --wait 0); 2 wrong spec or name; 3 still waiting, past
+    its deadline, or too large; 4 no Ray there; 130 interrupted, it stays in the queue.
     """
     with exit_codes():
         spec = read_spec()
         check_name(name)
         asked_at, begun = time.time(), time.monotonic()
-        fate = "nothing was asked for"
+        fate = "nothing was requested"
         explain, delete = (ray.command("cluster", what, name) for what in ("explain", "delete"))
-        steps = f"  look at it: {explain}\n  give it up: {delete}"
+        steps = f"  explain it: {explain}\n  delete it:  {delete}"
         try:
             with (
                 interruptions(),
                 spinner(f"asking {ray.place} for {name}") as say,
                 ray.opened() as clusters,
             ):
-                fate = f"{name} may have been asked for, or not\n{steps}"
+                fate = f"{name} may have been requested, or not\n{steps}"
                 with ray.answer_said_to_be_slow():
                     found = clusters.create(
                         name,
@@ -157,7 +157,7 @@ def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) 
 
     name = found["id"]
     console = stdout_console()
-    already = "" if new else " (it was asked for already, in the same way)"
+    already = "" if new else " (requested before, in the same way)"
     if has_started(found["state"]):
         console.print(status(found), f"{name}{already} holds {holding(found)}")
         return
@@ -165,5 +165,5 @@ def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) 
     console.print(status({**found, "position": None}), f"{name}{already}{place}")
     if found["reason"]:
         console.print(f"  {short(found['reason'])}")
-    for label, what in (("why, and what helps: ", "explain"), ("give it up:          ", "delete")):
+    for label, what in (("why, and what helps: ", "explain"), ("delete it:           ", "delete")):
         console.print(f"  {label}{ray.command('cluster', what, name)}", soft_wrap=True)

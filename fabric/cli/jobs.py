@@ -48,11 +48,11 @@ with_jobs = with_access(_quiet_jobs)
 
 @click.group(cls=CommandGroup)
 def job() -> None:
-    """Run unmodified Ray scripts, each in a virtual cluster of its own that ends with it.
+    """Run unmodified Ray scripts, each in its own virtual cluster.
 
-    The script, its tasks, its actors and what those start all run in the places that were reserved
-    for it; `ray.init()`, if it calls that, needs no arguments. Needs Ray's dashboard on the head:
-    `pip install 'fedpilot[jobs]'`.
+    The script, its tasks and actors, and all that they start, run on the resources reserved for the
+    script. `ray.init()` in the script needs no arguments. The virtual cluster ends with the script.
+    The Ray head needs Ray's dashboard: `pip install 'fedpilot[jobs]'`.
 
     With --site NAME or --all-sites, the mediator of a federation runs the command at its sites.
 
@@ -68,18 +68,16 @@ def job() -> None:
 @job.command(context_settings={"ignore_unknown_options": True})
 @with_spec("--virtual-cluster")
 @click.option("--in", "join", metavar="NAME", help="Run in this virtual cluster, which stays.")
-@click.option("--id", metavar="ID", help="What to call the job, and its virtual cluster.")
+@click.option("--id", metavar="ID", help="Name of the job and its virtual cluster.")
 @with_priority
-@with_deadline("Give up if it has not got its places by then.")
+@with_deadline("Give up after this time in the queue.")
 @click.option(
     "--working-dir",
     metavar="DIR",
-    help="Ship this folder to the cluster, and run there; or the URI of an archive.",
+    help="Working folder of COMMAND: a folder to upload, or the URI of an archive.",
 )
-@click.option(
-    "--runtime-env", metavar="JSON", help="What else it needs, as Ray's runtime environment."
-)
-@click.option("--no-wait", is_flag=True, help="Submit it, print its id, and end.")
+@click.option("--runtime-env", metavar="JSON", help="Ray runtime environment of the job.")
+@click.option("--no-wait", is_flag=True, help="Submit the job, print its id, and end.")
 @with_jobs
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def submit(
@@ -95,17 +93,16 @@ def submit(
     ray: RayAccess[Jobs],
     as_json: bool,
 ) -> None:
-    """Run COMMAND on the Ray cluster, in a virtual cluster reserved for it, which ends with it.
+    """Run COMMAND as a job, in a virtual cluster that ends with it.
 
-    What it needs comes from --spec, from --virtual-cluster, or from --min, --max, --node,
-    --policy and --max-actors; without any of them it needs nothing, and may grow to all that is
-    free. AMOUNTS are such as CPU=2,GPU=0.5,memory=4GiB. The command starts once all that it needs
-    is reserved, on a machine of the Ray cluster: what it reads has to be there, or come with
-    --working-dir.
+    State what it needs with --spec, with --virtual-cluster, or with --min, --max, --node, --policy
+    and --max-actors. Without these it needs nothing, and may grow to all that is free. An AMOUNT is
+    a number or a size: CPU=2,GPU=0.5,memory=4GiB. COMMAND starts once its resources are reserved.
+    It runs on a machine of the Ray cluster, so its files must be there, or come with --working-dir.
 
-    Prints the job's log until it ends; stderr says where it waits in the queue, and why.
-    Ctrl-C ends this command only; the job goes on. With --json the log goes to stderr, and the job
-    as one document to stdout.
+    This command prints the job's log until the job ends; stderr says where the job waits in the
+    queue, and why. Ctrl-C ends this command only; the job goes on. With --json, the log goes to
+    stderr, and stdout gets the job as one document.
 
     \b
     Examples:
@@ -116,16 +113,16 @@ def submit(
       id=$(fedpilot job submit --no-wait --spec large.yaml -- python sweep.py)
 
     \b
-    Exit codes: 0 it succeeded (or was submitted, with --no-wait); 1 it failed or was stopped;
-    2 the spec or the usage is wrong; 3 it can never fit, or gave up at its deadline before it
-    started; 4 no Ray there, or one without a dashboard; 130 interrupted, the job goes on.
+    Exit codes: 0 succeeded (or submitted, with --no-wait); 1 failed or stopped; 2 wrong spec or
+    usage; 3 too large, or past its deadline before it started; 4 no Ray there, or no dashboard;
+    130 interrupted, the job goes on.
     """
     if not command:
         raise click.UsageError("give the command to run, after --.")
     with exit_codes():
         spec = read_spec()
         if join and (spec.to_dict() or priority or deadline_s):
-            raise click.UsageError("--in takes a virtual cluster as it is; leave its spec out.")
+            raise click.UsageError("--in uses a virtual cluster as it is; leave its spec out.")
         env = _runtime_env(runtime_env, working_dir)
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
@@ -199,8 +196,8 @@ def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
 
     def tell(seconds: float) -> None:
         if not said and not began:
-            what = "Ray has not begun it, or still makes its runtime environment"
-            click.echo(f"{SAYS}job {id} waits for {seconds:.0f} s now: {what}", err=True)
+            what = "Ray has not started it, or is still preparing its runtime environment"
+            click.echo(f"{SAYS}job {id} has waited for {seconds:.0f} s: {what}", err=True)
 
     with Patience(tell, first_s=QUIET_S, every_s=REPEATED_S):
         for text in jobs.follow(id):
@@ -238,9 +235,9 @@ def _end(jobs: Jobs, id: str) -> Job:
 @job.command("list")
 @with_jobs
 def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
-    """List the jobs that were submitted to the Ray cluster, the latest first.
+    """List the jobs of the Ray cluster, newest first.
 
-    A WAITING job has yet to get its places; its message says why.
+    A WAITING job has not got its resources yet; its message says why.
 
     \b
     Examples:
@@ -265,7 +262,7 @@ def _known(jobs: Jobs, id: str) -> tuple[Job, Mapping[str, Any], Sequence[Mappin
 @click.argument("id")
 @with_jobs
 def show(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
-    """Show job ID and its virtual cluster: what it waits for, where it is, what runs outside of it.
+    """Show job ID, its virtual cluster, and work that runs outside it.
 
     \b
     Examples:
@@ -286,7 +283,9 @@ def show(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
 @click.argument("id")
 @with_jobs
 def explain(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
-    """Say why job ID is in its state, what would help, and what happened to its virtual cluster.
+    """Explain the state of job ID, and what would help.
+
+    The command also prints the history of the job's virtual cluster.
 
     \b
     Examples:
@@ -308,12 +307,12 @@ def explain(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
 
 @job.command()
 @click.argument("id")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@click.option("--follow", "-f", is_flag=True, help="Print new output until the job ends.")
 @with_jobs
 def logs(id: str, follow: bool, ray: RayAccess[Jobs], as_json: bool) -> None:
-    """Print what job ID has printed, and what was said of it before it began.
+    """Print the output of job ID, and the messages about its start.
 
-    With --json, one document with `id` and `log`; with --follow too, once the job has ended.
+    With --json, print one document with `id` and `log`; with --follow, at the end of the job.
 
     \b
     Examples:
@@ -337,10 +336,10 @@ def logs(id: str, follow: bool, ray: RayAccess[Jobs], as_json: bool) -> None:
 @click.argument("id")
 @with_jobs
 def stop(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
-    """End job ID: its command, and its virtual cluster with all that runs there.
+    """Stop job ID: end its command and its virtual cluster.
 
-    A command that does not end within three seconds is killed. A waiting job leaves the queue. A
-    virtual cluster that was given with --in stays.
+    Ray kills a command that does not end within three seconds. All work in the virtual cluster ends
+    too. A waiting job leaves the queue. A virtual cluster given with --in stays.
 
     \b
     Examples:

@@ -42,41 +42,41 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
                 "--max-actors",
                 metavar="COUNT",
                 type=click.IntRange(min=0),
-                help="The most actors that ask for no resources. By default no limit.",
+                help="Most actors that request no resources. Default: no limit.",
             ),
             click.option(
                 "--policy",
                 type=click.Choice([str(policy) for policy in SchedulingPolicy]),
-                help="How the fixed-size nodes lie on machines; by default PACK.",
+                help="How to place the fixed-size nodes on machines. Default: PACK.",
             ),
             click.option(
                 "--node",
                 "nodes",
                 metavar=f"[COUNTx]{AMOUNTS}",
                 multiple=True,
-                help="A fixed-size node, or COUNT equal ones. May be given several times.",
+                help="Fixed-size node, or COUNT equal ones. May be given several times.",
             ),
             click.option(
                 "--max",
                 "most",
                 metavar=AMOUNTS,
                 multiple=True,
-                help="The most flexible resources it may hold.",
+                help="Most flexible resources that it may hold.",
             ),
             click.option(
                 "--min",
                 "least",
                 metavar=AMOUNTS,
                 multiple=True,
-                help="Flexible resources it needs to start.",
+                help="Flexible resources that it needs to start.",
             ),
-            click.option(json_option, "json_spec", metavar="JSON", help="The same as text."),
+            click.option(json_option, "json_spec", metavar="JSON", help="Spec as JSON text."),
             click.option(
                 "--spec",
                 "spec_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path),
-                help="A YAML file; - for stdin.",
+                help="YAML file with the spec; - for stdin.",
             ),
         ):
             option(with_reader)
@@ -90,7 +90,7 @@ with_priority = click.option(
     type=int,
     default=0,
     show_default=True,
-    help="The higher is served first, where the manager serves by priority.",
+    help="Higher numbers are served first, if the manager serves by priority.",
 )
 
 
@@ -101,7 +101,7 @@ def with_deadline(what: str) -> Callable[[Command], Command]:
         "deadline_s",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        help=f"{what} By default never.",
+        help=f"{what} Default: never.",
     )
 
 
@@ -128,7 +128,7 @@ def _spec_from(
         with located(json_option):
             return VirtualCluster.from_dict(document)
     if policy and not nodes:
-        raise click.UsageError("--policy says how fixed-size nodes lie; give --node too.")
+        raise click.UsageError("--policy places fixed-size nodes; give --node too.")
     group = [node for text in nodes for node in _nodes(text)]
     how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
     with located("--min, --max"):

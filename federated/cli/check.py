@@ -30,12 +30,15 @@ SHOWN_FILES = 4
     "archive",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the archive of your own modules that would go to sites, for their admins to "
-    "look at: its SHA-256 is what a policy allows.",
+    help="Also write the archive of your own modules that sites would get. Their admins can review "
+    "it, and allow its SHA-256 in policy.yaml.",
 )
 @JSON
 def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json: bool) -> None:
-    """Validate CONFIG, load its data, build its model; print it as resolved. Starts nothing.
+    """Validate CONFIG and print it with all default values.
+
+    The command loads the data and builds the model, but starts nothing. Comments below the config
+    summarize clients, model, traffic and code.
 
     \b
     Examples:
@@ -103,13 +106,13 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
     least, median, most = facts["samples_per_client"]
     holding = "" if median is None else f" of {least} to {most} samples (median {median:g})"
-    yield f"{path} is right: {facts['clients']:,} clients{holding},"
+    yield f"{path} is valid: {facts['clients']:,} clients{holding},"
     identity = facts["identity"][:16]
     yield f"{cohort:,} per round; {facts['parameters']:,} parameters; identity {identity}"
     if (groups := facts["groups"]) is not None:
-        each = f"{groups['rounds_per_group']} rounds of each to a round of the federation"
+        each = f"{groups['rounds_per_group']} rounds in each group per round of the federation"
         if (count := groups["count"]) is None:
-            yield f"groups by {groups['by']}, as the sites find them; {each}"
+            yield f"groups by {groups['by']}, formed at the sites; {each}"
         else:
             least, most = groups["clients"]
             yield f"{count:,} groups by {groups['by']}, of {least:,} to {most:,} clients: {each};"
@@ -122,14 +125,14 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
             f"`{federation.aggregation_strategy}` keeps every update of a round: {cohort:,} "
             f"clients per round x {in_bytes(total // cohort)} = {in_bytes(total)} of memory,"
         )
-        yield "up to three times while they are handed up"
+        yield "and up to three times as much while workers return them"
     if (fits := facts["rounds_within_budget"]) is not None:
         rounds = federation.rounds
         enough = f"all {rounds:,}" if fits == rounds else f"at most {fits:,} of {rounds:,}"
-        moved = f"a round is {in_bytes(facts['bytes_of_round'])} of traffic for each site"
+        moved = f"a round needs {in_bytes(facts['bytes_of_round'])} of traffic for each site"
         yield f"{moved}: `traffic` is enough for {enough} rounds"
         at = "one site" if len(sites) == 1 else f"{len(sites)} sites"
-        yield f"of {at}, if nothing has to be sent twice"
+        yield f"of {at}, if no transfer is repeated"
     if code.files:
         some = ", ".join([*code.files[:SHOWN_FILES], *["..."][: len(code.files) > SHOWN_FILES]])
         yield f"code that would go to sites: {some}"

@@ -112,7 +112,7 @@ def ray_cluster(address: str, auth_mode: str | None, timeout_s: float) -> Iterat
 
 def unreachable(address: str, reason: str) -> CheckResult:
     """The reason why a run could not attach to a Ray cluster."""
-    advice = "is Ray's head running there (`ray status`), and does the network let you through?"
+    advice = "check that Ray's head runs there (`ray status`), and that no firewall blocks the port"
     return _judged("ray cluster", f"{address}: {reason}", fail=advice)
 
 
@@ -124,7 +124,7 @@ def reached(address: str, mode: str, report: ClusterReport) -> CheckResult:
         f"{address}: {machines} with {report.cpus:g} CPU, {report.free_cpus:g} of them free; Ray "
         f"{report.ray}, Python {python}, authentication {mode}"
     )
-    advice = "others hold all of it: a run waits for `resources.reserve_timeout`"
+    advice = "all CPUs are reserved: a run waits for `resources.reserve_timeout`"
     return _judged("ray cluster", found, warn="" if report.free_cpus else advice)
 
 
@@ -135,7 +135,7 @@ def machine(report: MachineReport, here: str) -> CheckResult:
         found = f"fedpilot cannot work there: {report.problem}"
         advice = f"install fedpilot {here} there, in the environment that Ray runs in"
         if not report.python:
-            advice = "is the machine overloaded, or Ray's raylet there (`ray status`)?"
+            advice = "check its load, and that Ray's raylet runs there (`ray status`)"
         return _judged(name, found, fail=advice)
     found = (
         f"{report.cpus:g} CPU, fedpilot {report.fedpilot}, load {report.load:.1f}, workers at "
@@ -143,11 +143,11 @@ def machine(report: MachineReport, here: str) -> CheckResult:
     )
     advice = ""
     if report.fedpilot != here:
-        advice = f"here it is fedpilot {here}: install the same version on both"
+        advice = f"this machine has fedpilot {here}: install the same version on both"
     elif (report.niceness or 0) > 0:
         advice = (
-            "beside busy processes such workers hardly start: set RAY_worker_niceness=0 where its "
-            "raylet is started"
+            "busy processes starve such workers: set RAY_worker_niceness=0 when you start its "
+            "raylet"
         )
     return _judged(name, found, warn=advice)
 
@@ -156,9 +156,9 @@ def busyness(busy: Load) -> CheckResult:
     """How busy this host is, and the niceness of a private Ray's workers."""
     if busy.average <= BUSY * busy.cpus:
         return _judged("load", str(busy))
-    advice = "others compute here: starts take minutes and rounds longer"
+    advice = "other processes are busy: starts take minutes, and rounds take longer"
     if (busy.niceness or 0) > 0:
-        advice += "; unset RAY_worker_niceness, or workers get next to nothing"
+        advice += "; unset RAY_worker_niceness, or workers get almost no CPU time"
     return _judged("load", str(busy), warn=advice)
 
 
@@ -170,7 +170,7 @@ def kernels() -> CheckResult:
         found = warm()
     except Exception as error:
         found = f"training code of dense layers cannot be compiled: {type(error).__name__}: {error}"
-        advice = "set `training.execution: folded`, and tell us what Numba says"
+        advice = "set `training.execution: folded`, and report Numba's message to us"
         return _judged("kernels", found, warn=advice)
     return _judged("kernels", f"training code of dense layers: {found}")
 
@@ -206,7 +206,7 @@ def memory(available: int | None) -> CheckResult:
     if available is None:
         return _judged("memory", "unknown (no /proc/meminfo)")
     found = f"{in_bytes(available)} available"
-    advice = "end other programs, or use fewer workers: about 600 MB for Ray, 300 MB for each"
+    advice = "end other programs, or use fewer workers: Ray takes 600 MB, each worker 300 MB"
     return _judged("memory", found, warn=advice if available < LEAST_MEMORY else "")
 
 
@@ -222,11 +222,11 @@ def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
     total, _, free = usage
     found = f"{in_bytes(free)} free in {folder}"
     if free < LEAST_DISK:
-        advice = "free some, or set `outputs.folder` to a folder on another disk"
+        advice = "free disk space, or set `outputs.folder` to a folder on another disk"
         return _judged("disk", found, warn=advice)
     if free < (1 - FULLEST_DISK) * total:
         found = f"{found}, over {FULLEST_DISK:.0%} full"
-        advice = "beyond that Ray refuses to spill objects; free some if Ray's folder is here too"
+        advice = "such a full disk cannot take Ray's objects; free space if Ray's folder is on it"
         return _judged("disk", found, warn=advice)
     return _judged("disk", found)
 
@@ -235,7 +235,7 @@ def gpus(devices: Iterable[Path], has_driver_tools: bool) -> CheckResult:
     """Which GPUs this host shows."""
     names = [device.name for device in devices]
     if names and not has_driver_tools:
-        advice = "`nvidia-smi` is not there: is the driver installed, or the container toolkit?"
+        advice = "`nvidia-smi` is missing: install the driver, or the container toolkit"
         return _judged("gpus", ", ".join(names), warn=advice)
     return _judged("gpus", ", ".join(names) or "none (runs train on CPUs)")
 
@@ -305,7 +305,7 @@ def _installation() -> Iterator[CheckResult]:
     try:
         fedpilot = metadata.distribution("fedpilot")
     except metadata.PackageNotFoundError:
-        found = "runs from its sources, without being installed"
+        found = "not installed: it runs from its sources"
         advice = "`pip install -e .` in the checkout, so that versions can be checked"
         yield _judged("fedpilot", found, warn=advice)
         return

@@ -21,16 +21,17 @@ RUN = click.option(
     "--run",
     "run_id",
     metavar="RUN",
-    help="Of this run; by default of the only one that goes on at the mediator.",
+    help="Id of the run. Default: the only run in progress at the mediator.",
 )
 
 
 @click.group(cls=CommandGroup)
 def node() -> None:
-    """The VirtualNodes of a run at a mediator: the federation's clients, where and why there.
+    """List and explain the VirtualNodes of a run at a mediator.
 
-    A VirtualNode is an id and a config until it is used. It belongs to one site. A worker there
-    materializes it when it is asked to train or to evaluate. The run's owner and admins may ask.
+    A VirtualNode is a client of the federation, and belongs to one site. It is only an id and a
+    config until a worker there materializes it to train or to evaluate. Only the run's owner and
+    admins may use these commands.
 
     \b
     Examples:
@@ -42,14 +43,14 @@ def node() -> None:
 
 @node.command("list")
 @RUN
-@click.option("--site", metavar="NAME", default="", help="Only those of this site.")
+@click.option("--site", metavar="NAME", default="", help="List only VirtualNodes of this site.")
 @click.option(
     "--first",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="N",
-    help="Leave out so many.",
+    help="Skip this many VirtualNodes.",
 )
 @click.option(
     "--count",
@@ -57,14 +58,14 @@ def node() -> None:
     default=100,
     show_default=True,
     metavar="N",
-    help="List so many; all are counted.",
+    help="List at most this many; the total counts all.",
 )
 @JSON
 @with_mediator
 def list_(
     run_id: str | None, site: str, first: int, count: int, access: Access, as_json: bool
 ) -> None:
-    """List VirtualNodes, with the site that each belongs to and its state.
+    """List VirtualNodes with their sites and states.
 
     \b
     Examples:
@@ -92,7 +93,7 @@ def list_(
 @JSON
 @with_mediator
 def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> None:
-    """Show NODE: its site, its state, the worker that it is at, its samples.
+    """Show VirtualNode NODE: its site, state, worker and samples.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
 @JSON
 @with_mediator
 def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -> None:
-    """Say where NODE is, why it belongs to its site, and what happened to it.
+    """Explain VirtualNode NODE: where it is, why, and its history.
 
     \b
     Examples:
@@ -148,8 +149,8 @@ def _ask(
             going = [each for each in client.list_runs() if each.get("status") not in ENDED]
             names = [plain_line(each.get("run_id")) for each in going]
             if len(names) != 1:
-                found = f"{len(names)} runs go on: {', '.join(names)}" if names else "none goes on"
-                fail(f"--run says which run is meant; at {client.address} {found}", BAD_INPUT)
+                found = ", ".join(names) or "none"
+                fail(f"give --run; runs in progress at {client.address}: {found}", BAD_INPUT)
             run_id = str(going[0]["run_id"])
         with RemoteFederation(client, run_id) as nodes:
             return question(nodes)

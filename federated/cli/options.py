@@ -9,7 +9,7 @@ SET = click.option(
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Override a key, such as `training.learning_rate=0.05`. May be given several times.",
+    help="Override a config key: `training.learning_rate=0.05`. May be given several times.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 EVENTS = click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")

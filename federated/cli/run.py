@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--resume", metavar="RUN_ID", help="Continue this interrupted run.")
+@click.option("--resume", metavar="RUN_ID", help="Continue this interrupted or failed run.")
 @click.option(
     "--from",
     "parent",
     metavar="RUN",
-    help="Begin a new run where this one stands: its id, or its folder.",
+    help="Start a new run from the last checkpoint of this run, an id or a folder.",
 )
-@click.option("--run-id", metavar="RUN_ID", help="Call the new run this, instead of name and time.")
+@click.option("--run-id", metavar="RUN_ID", help="Id of the new run. Default: its name and time.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Where run folders are; by default `outputs.folder` of the config, or `runs`.",
+    help="Folder for run folders. Default: `outputs.folder` of the config, or `runs`.",
 )
 @SET
-@click.option("--detach", "-d", is_flag=True, help="At a mediator: submit it, and do not follow.")
+@click.option("--detach", "-d", is_flag=True, help="At a mediator: submit the run and exit.")
 @click.option(
     "--share",
     is_flag=True,
-    help="At a mediator: let all its users read the results, not only you and admins.",
+    help="At a mediator: let all users read the results, not only you and admins.",
 )
 @EVENTS
 @with_mediator
@@ -58,21 +58,21 @@ def run(
     access: Access,
     as_json: bool,
 ) -> None:
-    """Train the federation that CONFIG describes, here or over the sites of a mediator.
+    """Train the federation of CONFIG, here or at the sites of a mediator.
 
-    Everything the run leaves goes to its run folder: the resolved config, a row of metrics per
-    round, the last and the best model, curves.png. Ctrl-C ends the run cleanly; `--resume RUN_ID`
-    (without CONFIG) continues it and ends in the same model, bit for bit; `--set` may change there
-    what does not decide the result, such as `resources.workers` and the limits of `traffic`.
+    The run folder gets the resolved config, a row of metrics per round, the last and the best
+    model, and curves.png. Ctrl-C stops the run and keeps its state. `--resume RUN_ID`, without
+    CONFIG, continues the run to the same model, bit for bit. A resumed run accepts `--set` only
+    for keys that do not decide the result, such as `resources.workers` and those of `traffic`.
 
-    `--from RUN --set federation.rounds=N` (without CONFIG) is how a run gets more rounds: a new run
-    goes on after the last round of RUN, to N rounds in all, and ends in the same model as one run
-    of N rounds, bit for bit. It has copies of all that it needs: RUN may be removed.
+    For more rounds, give `--from RUN --set federation.rounds=N` without CONFIG. A new run continues
+    from the last checkpoint of RUN, to N rounds in all. It ends in the same model as one run of N
+    rounds, bit for bit. It copies all that it needs, so you may remove RUN.
 
-    With --mediator, --profile or FEDPILOT_PROFILE the run is submitted to that mediator, which
-    trains it over its sites, and is followed from here; a default profile alone sends nothing away.
-    Ctrl-C detaches then, and `fedpilot runs attach` follows again; with --json `run_detached` has
-    the command. The run folder is at the mediator: `fedpilot runs fetch` brings it.
+    With --mediator, --profile or FEDPILOT_PROFILE, the command submits the run to that mediator and
+    follows it. A default profile alone submits nothing. Ctrl-C then only detaches: the run goes on,
+    and `fedpilot runs attach` follows it again. With --json, the event `run_detached` has that
+    command. The run folder is at the mediator; `fedpilot runs fetch` copies it.
 
     \b
     Examples:
@@ -85,23 +85,21 @@ def run(
       fedpilot run my.yaml --profile hospitals --detach
 
     \b
-    Exit codes: 0 done; 1 it ran and failed; 2 the config or the usage is wrong; 3 infeasible or
-    refused; 4 the cluster or the mediator cannot be reached; 130 interrupted, or detached.
+    Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 infeasible or refused; 4 cluster or
+    mediator unreachable; 130 interrupted, or detached.
     """
     if [config, resume, parent].count(None) != 2:
-        raise click.UsageError(
-            "give either CONFIG, to begin a run, or --resume RUN_ID, or --from RUN."
-        )
+        raise click.UsageError("give exactly one of CONFIG, --resume RUN_ID and --from RUN.")
     if parent is not None and (detach or (access.on_purpose and not folder)):
         raise click.UsageError(
-            "--from is about a run whose folder is here: no --mediator, --profile and --detach."
+            "--from needs a run folder here; leave out --mediator, --profile and --detach."
         )
     if resume is not None and run_id:
-        raise click.UsageError("a resumed run keeps its id: no --run-id.")
+        raise click.UsageError("a resumed run keeps its id; leave out --run-id.")
     if resume is not None and share:
-        raise click.UsageError("a resumed run is shared as it was: no --share.")
+        raise click.UsageError("a resumed run stays shared or not, as before; leave out --share.")
     if resume is not None and overrides and access.on_purpose and not folder:
-        raise click.UsageError("a run at a mediator keeps its config: no --set with --resume.")
+        raise click.UsageError("a resumed run keeps its config at a mediator; leave out --set.")
     if access.on_purpose and not folder:
         with exit_codes():
             from ..federation.remote import remote_run
@@ -122,9 +120,9 @@ def run(
             )
     if access.mediator or access.profile or detach or share:
         raise click.UsageError(
-            "--folder is a place here, --mediator and --profile are elsewhere."
+            "--folder is on this machine; leave it out, or leave out --mediator and --profile."
             if folder
-            else f"{'--detach' if detach else '--share'} is about a run at a mediator: "
+            else f"{'--detach' if detach else '--share'} needs a run at a mediator: "
             "give --mediator or --profile."
         )
     from ..federation.events import event

@@ -23,14 +23,19 @@ from .options import JSON
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @JSON
 def init(path: Path, force: bool, as_json: bool) -> None:
-    """Write a starter config with every key explained to PATH (default: fedpilot.yaml).
+    """Write a starter config with every key explained to PATH.
 
-    It runs as it is: fifty clients share the bundled handwritten digits.
+    PATH defaults to fedpilot.yaml. The config runs unchanged: 50 clients share the bundled
+    handwritten digits.
+
+    \b
+    Example:
+      fedpilot init my.yaml && fedpilot run my.yaml
     """
     from ..config import starter
 
     if path.exists() and not force:
-        fail(f"{path} exists already; choose another name, or --force to replace it", BAD_INPUT)
+        fail(f"{path} exists already; choose another name, or replace it with --force", BAD_INPUT)
     try:
         path.write_text(starter())
     except OSError as error:
@@ -42,24 +47,24 @@ def init(path: Path, force: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--address", metavar="HOST:PORT", help="Also attach to this Ray, as a run would.")
+@click.option("--address", metavar="HOST:PORT", help="Also check the Ray cluster at this address.")
 @click.option(
     "--auth-mode",
     type=click.Choice(["disabled", "token"]),
-    help="How that Ray authenticates; by default RAY_AUTH_MODE, or else disabled.",
+    help="Authentication of that Ray. Default: RAY_AUTH_MODE, or disabled.",
 )
 @click.option(
     "--warm",
     is_flag=True,
-    help="Also compile the training code of dense layers, which a first run here would compile.",
+    help="Also compile the training code of dense layers now, instead of in the first run here.",
 )
 @with_timeout
 @JSON
 def doctor(address: str | None, auth_mode: str | None, warm: bool, as_json: bool) -> None:
-    """Look at this machine: versions, cores, load, memory, disk, ports, Ray's settings.
+    """Check this machine: versions, CPUs, memory, disk, ports and Ray.
 
-    With --address also at a Ray cluster: whether a run can attach, what is free there, and whether
-    fedpilot can work on each of its machines.
+    With --address, also check whether a run can attach to that Ray cluster, what is free there, and
+    whether each of its machines can run fedpilot.
 
     \b
     Examples:
@@ -67,8 +72,8 @@ def doctor(address: str | None, auth_mode: str | None, warm: bool, as_json: bool
       fedpilot doctor --warm
       fedpilot doctor --address 10.0.0.5:6379 --auth-mode token
 
-    Exits 1 if something would keep runs from working. `--warm` takes some seconds, once for every
-    version of fedpilot: what is compiled is kept in ~/.cache/fedpilot.
+    `--warm` takes some seconds once per version of fedpilot; ~/.cache/fedpilot keeps the compiled
+    code. Exit codes: 0 runs can work; 1 a check found an error (✗).
     """
     from .doctor import examine, kernels
 

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @SET
-@click.option("--write", is_flag=True, help="Write the fastest execution into CONFIG.")
+@click.option("--write", is_flag=True, help="Write the fastest execution to CONFIG.")
 @JSON
 def tune(config: Path, overrides: Sequence[str], write: bool, as_json: bool) -> None:
-    """Measure on this machine how CONFIG's model trains fastest.
+    """Find the fastest execution for CONFIG's model on this machine.
 
-    A run takes what the cost model says, the same on every machine. `tune` measures every execution
-    that suits the model, in turn, by the CPU time of one thread. Nothing is changed unless you say
-    --write, which puts `training.execution` and `training.chunk_size` into CONFIG.
+    With `training.execution: auto`, a cost model chooses the execution, the same on every machine.
+    `tune` measures each execution that the model allows, in CPU time of one thread. Only with
+    --write does it change CONFIG: it sets `training.execution` and `training.chunk_size`.
 
-    The keys are part of a run's identity: with them its last bits are others than with `auto`.
+    Both keys belong to the run's identity: another execution can change the last bits of a result.
 
     \b
     Examples:
       fedpilot tune my.yaml
       fedpilot tune my.yaml --write
 
-    Exits 1 if the machine is too busy to measure: wall time and CPU time part.
+    Exit code 1: the machine is too busy to measure (wall time and CPU time differ).
     """
     from ..config import load_config
     from ..core.execution.autotune import Disturbed
@@ -48,9 +48,9 @@ def tune(config: Path, overrides: Sequence[str], write: bool, as_json: bool) -> 
     with exit_codes():
         found = load_config(config, overrides)
         if found.data.from_ is not None:
-            fail("the data lies at sites: measure at one of them, with a config of data", BAD_INPUT)
+            fail("the data is at sites: run `tune` at one, with a config that loads it", BAD_INPUT)
         if found.resources.gpus_per_worker:
-            fail("CPUs are measured: leave out `resources.gpus_per_worker`", BAD_INPUT)
+            fail("`tune` measures CPUs: leave out `resources.gpus_per_worker`", BAD_INPUT)
         try:
             tuned = measure(found, gather(found))
         except Disturbed as error:
@@ -85,7 +85,7 @@ def _table(tuned: Tuned, config: Path, written: bool) -> str:
     for way, taken in sorted(seconds.items(), key=lambda each: each[1]):
         marks = [
             *(["fastest"] if way == fastest else []),
-            *(["what `auto` means"] if way == tuned.chosen else []),
+            *(["chosen by `auto`"] if way == tuned.chosen else []),
         ]
         figure = f"{1e6 * taken:10,.1f} µs"
         lines.append(f"{way.kind:<11} {way.chunk_size:5} {figure}  {', '.join(marks)}".rstrip())
@@ -97,7 +97,7 @@ def _table(tuned: Tuned, config: Path, written: bool) -> str:
     elif fastest != tuned.chosen:
         gain = seconds[tuned.chosen] / seconds[fastest] if tuned.chosen in seconds else 0.0
         than = f", {gain:.2f}x as fast as `auto`," if gain else ""
-        lines.append(f"{fastest.kind}{than} is yours with: fedpilot tune {config} --write")
+        lines.append(f"to use {fastest.kind}{than} run: fedpilot tune {config} --write")
     else:
-        lines.append("`auto` means the fastest: there is nothing to write")
+        lines.append("`auto` chooses the fastest: there is nothing to write")
     return "\n".join(lines)

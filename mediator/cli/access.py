@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, no text.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Access(ConnectionOptions):
         found = self.chosen_or_none()
         if found is None:
             raise ProfileError(
-                "no mediator is named: give --mediator HOST:PORT and --credentials DIR, or "
-                "`fedpilot profile add NAME --mediator HOST:PORT --credentials DIR` once"
+                "no mediator is named: give --mediator HOST:PORT and --credentials DIR, or save "
+                "them with `fedpilot profile add NAME --mediator HOST:PORT --credentials DIR`"
             )
         return found
 
@@ -85,15 +85,15 @@ def with_mediator(command: Command) -> Command:
         click.option(
             "--profile",
             metavar="NAME",
-            help="Ask the mediator of this profile; by default FEDPILOT_PROFILE, or the default "
-            "one: see `fedpilot profile`.",
+            help="Use the mediator of this profile. Default: FEDPILOT_PROFILE, or the default "
+            "profile (see `fedpilot profile`).",
         ),
         click.option(
             "--credentials",
             metavar="DIR",
-            help="Who asks: a folder with ca.pem, cert.pem and key.pem.",
+            help="Folder with your ca.pem, cert.pem and key.pem.",
         ),
-        click.option("--mediator", metavar="HOST:PORT", help="Ask the mediator at this address."),
+        click.option("--mediator", metavar="HOST:PORT", help="Use the mediator at this address."),
     ):
         made = option(made)
     command_with_options: Command = made
@@ -137,4 +137,4 @@ def event_line(event: Mapping[str, Any]) -> str:
 
 
 def _tell_cut(reason: str) -> None:
-    click.echo(f"fedpilot: the connection is cut ({reason}); trying again", err=True)
+    click.echo(f"fedpilot: the connection is lost ({reason}); reconnecting", err=True)

@@ -75,10 +75,10 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
     if everywhere == bool(told["--site"]):
         raise click.UsageError("give either --site NAME, or --all-sites.")
     if group == "job" and {"--follow", "-f"} & set(kept):
-        raise click.UsageError("--follow does not reach a site; ask again for what is new.")
+        raise click.UsageError("--follow does not work at a site; repeat the command instead.")
     if kept[:2] and kept[0] == "submit" and group == "job" and "--no-wait" not in kept:
         raise click.UsageError(
-            "`job submit` at a site needs --no-wait; see `job show` for the rest."
+            "`job submit` at a site needs --no-wait; then `job show` reports on the job."
         )
     sent = (*_with_spec(group, kept), *arguments[len(mine) :])
     if why := objection(sent):
@@ -163,7 +163,7 @@ def _all(client: MediatorClient) -> tuple[str, ...]:
     found = client.list_sites()
     for site in found:
         if site.get("state") not in IN_CONTACT and site.get("state") != "left":
-            click.echo(f"fedpilot: {site['name']} is {site.get('state')}: not asked", err=True)
+            click.echo(f"fedpilot: skipping {site['name']}: it is {site.get('state')}", err=True)
     return tuple(str(site["name"]) for site in found if site.get("state") in IN_CONTACT)
 
 

@@ -32,7 +32,7 @@ DAY_S = 86_400.0
 
 def _with_folder(command: Command) -> Command:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document, no text."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
         click.option(
             "--folder",
             metavar="DIR",
@@ -41,7 +41,7 @@ def _with_folder(command: Command) -> Command:
             show_default=True,
             show_envvar=True,
             type=click.Path(path_type=Path, file_okay=False),
-            help="The authority's folder. Whoever can read it can make any certificate.",
+            help="Folder of the authority. Keep it secret: its key can sign any certificate.",
         ),
     ):
         command = option(command)
@@ -78,24 +78,24 @@ _HOSTS = click.option(
     "hosts",
     metavar="NAME",
     multiple=True,
-    help="A DNS name or IP address that the mediator is reached at. May be given several times.",
+    help="DNS name or IP address of the mediator. May be given several times.",
 )
 _DAYS = click.option(
     "--days",
     type=click.FloatRange(min=0, min_open=True),
     default=365.0,
     show_default=True,
-    help="How long the certificate is good; never longer than the authority's own.",
+    help="Days until the certificate expires; at most until the authority's own does.",
 )
 
 
 @click.group(cls=CommandGroup)
 def certs() -> None:
-    """Make, list and revoke the certificates of a federation: a small authority in a folder.
+    """Issue, list, rotate and revoke the certificates of a federation.
 
-    The mediator, every user and every site has a certificate that says its name and role. Sites
-    get theirs with a token (`fedpilot site token`, `fedpilot site join`) and renew them by
-    themselves; others get theirs from here.
+    The mediator, every user and every site has a certificate with its name and role. A small
+    certificate authority in a folder issues them. Sites get theirs with a token (`fedpilot site
+    token`, `fedpilot site join`) and renew them automatically. These commands issue the others.
 
     \b
     Examples:
@@ -112,10 +112,10 @@ def certs() -> None:
 @_HOSTS
 @_DAYS
 def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None:
-    """Make the authority, and the certificate of the mediator.
+    """Create the authority and the certificate of the mediator.
 
-    The authority is good for ten years. The mediator's certificate goes to the folder `server`
-    inside; --days is how long that one is good.
+    The authority expires after ten years. The mediator's certificate goes to its folder `server`,
+    and expires after --days.
 
     \b
     Examples:
@@ -123,10 +123,10 @@ def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None
       fedpilot certs init --folder /srv/fedpilot/certs --host mediator.example.org --json
 
     \b
-    Exit codes: 0 made; 1 the folder cannot be written; 2 bad input, or there is one already.
+    Exit codes: 0 created; 1 cannot write the folder; 2 bad input, or the authority exists already.
     """
     if not hosts:
-        raise click.UsageError("name the host that the mediator is reached at: --host NAME.")
+        raise click.UsageError("give the host name of the mediator: --host NAME.")
     with exit_codes(), _audited(folder, "init", hosts=" ".join(hosts)):
         from ..identity import Authority
         from ..identity.certificates import check_hosts
@@ -139,20 +139,20 @@ def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None
         if as_json:
             print_json({"folder": str(folder), **_document(made, authority.server_folder)})
             return
-        click.echo(f"made an authority in {folder}; keep {folder / 'ca.key'} to yourself")
+        click.echo(f"made an authority in {folder}; keep {folder / 'ca.key'} secret")
         _tell(made, authority.server_folder)
-        click.echo("next, somebody who may use the mediator:")
+        click.echo("next, a certificate for the first user:")
         click.echo(f"  fedpilot certs issue --folder {folder} --name NAME --role admin --out DIR")
 
 
 @certs.command()
 @_with_folder
-@click.option("--name", metavar="NAME", required=True, help="Who it is for.")
+@click.option("--name", metavar="NAME", required=True, help="Name of its holder.")
 @click.option(
     "--role",
     type=click.Choice([str(role) for role in Role]),
     required=True,
-    help="What its holder may do.",
+    help="Role of its holder, which decides what the mediator permits.",
 )
 @_HOSTS
 @_DAYS
@@ -161,7 +161,7 @@ def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where ca.pem, cert.pem and key.pem go.",
+    help="Folder for ca.pem, cert.pem and key.pem.",
 )
 def issue(
     folder: Path,
@@ -172,10 +172,11 @@ def issue(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Make a key and a certificate for a user, a site or a mediator.
+    """Issue a key and a certificate for a user, a site or a mediator.
 
-    An admin may do all that users may; an operator begins and ends runs, and cordons and drains
-    sites; a viewer reads. Hand the three files over in a safe way: whoever has key.pem is NAME.
+    An admin may do everything that a user can. An operator submits, stops and resumes runs, and
+    cordons and drains sites; a viewer reads. Send the three files over a safe channel: the holder
+    of key.pem acts as NAME.
 
     \b
     Examples:
@@ -183,8 +184,8 @@ def issue(
       fedpilot certs issue --name ci --role viewer --days 30 --out /run/secrets/fedpilot --json
 
     \b
-    Exit codes: 0 made; 1 a folder cannot be written; 2 bad input, no authority there, or --out
-    holds credentials already.
+    Exit codes: 0 issued; 1 cannot write a folder; 2 bad input, no authority there, or --out has
+    credentials already.
     """
     with exit_codes(), _audited(folder, "issue", name=name, role=role):
         from ..identity import Authority, has_credentials
@@ -192,8 +193,8 @@ def issue(
         authority = Authority.open(folder)
         if has_credentials(out):
             fail(
-                f"{out} holds credentials already; name another folder, or use "
-                "`fedpilot certs rotate` to put new ones in their place",
+                f"{out} holds credentials already; choose another folder, or replace them with "
+                "`fedpilot certs rotate`",
                 BAD_INPUT,
             )
         out.mkdir(mode=0o700, parents=True, exist_ok=True)  # before anything is issued
@@ -205,7 +206,9 @@ def issue(
 @certs.command("list")
 @_with_folder
 def list_(folder: Path, as_json: bool) -> None:
-    """List the certificates that were ever issued, the first first, and when the authority ends.
+    """List all issued certificates, oldest first.
+
+    The last line says when the authority itself expires.
 
     \b
     Examples:
@@ -232,9 +235,9 @@ def list_(folder: Path, as_json: bool) -> None:
 @click.argument("which", metavar="NAME|SERIAL")
 @_with_folder
 def revoke(which: str, folder: Path, as_json: bool) -> None:
-    """Refuse a certificate, or all of a name, from now on.
+    """Revoke a certificate, or all certificates of a name.
 
-    A mediator that uses this folder sees it at once. Revoking again changes nothing.
+    A mediator that uses this folder refuses them at once. Repeating the command changes nothing.
 
     \b
     Examples:
@@ -242,8 +245,7 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
       fedpilot certs revoke 3f2a6c0d4b1e5f708192a3b4c5d6e7f801234567 --json
 
     \b
-    Exit codes: 0 none of them is good any more; 1 the folder cannot be written; 2 there is no
-    such certificate.
+    Exit codes: 0 all are revoked; 1 cannot write the folder; 2 no such certificate.
     """
     with exit_codes(), _audited(folder, "revoke", which=which):
         from ..identity import Authority
@@ -267,8 +269,8 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the new files go, in the place of old ones; for the mediator's, by default, to "
-    "the folder `server` of the authority.",
+    help="Folder for the new files, which replace old ones. Default for the mediator: the folder "
+    "`server` of the authority.",
 )
 @click.option(
     "--overlap",
@@ -277,8 +279,7 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
     type=click.FloatRange(min=0),
     default=7.0,
     show_default=True,
-    help="How long the old certificates stay good, so that the new one can be brought to its "
-    "place.",
+    help="Days for which the old certificates stay valid, until you have installed the new one.",
 )
 def rotate(
     which: str,
@@ -289,10 +290,10 @@ def rotate(
     overlap_days: float,
     as_json: bool,
 ) -> None:
-    """Make a new key and certificate in the place of those of a name, or of a serial number.
+    """Replace the key and certificate of a name or a serial number.
 
-    They have the same name and role and, without --host, the same hosts. A mediator uses its new
-    ones once it is started again.
+    The new certificate has the same name and role and, without --host, the same hosts. A mediator
+    uses its new certificate after a restart.
 
     \b
     Examples:
@@ -300,7 +301,7 @@ def rotate(
       fedpilot certs rotate alice --out ~/alice --overlap 0
 
     \b
-    Exit codes: 0 made; 1 a folder cannot be written; 2 bad input, or there is nothing to rotate.
+    Exit codes: 0 replaced; 1 cannot write a folder; 2 bad input, or nothing to rotate.
     """
     with exit_codes(), _audited(folder, "rotate", which=which):
         from ..identity import Authority
@@ -309,7 +310,7 @@ def rotate(
         if out is None and which == MEDIATOR:
             out = authority.server_folder
         if out is None:
-            raise click.UsageError("say where the new files go: --out DIR.")
+            raise click.UsageError("give the folder for the new files: --out DIR.")
         out.mkdir(mode=0o700, parents=True, exist_ok=True)  # before anything is issued
         made = authority.rotate(
             which,
@@ -321,7 +322,7 @@ def rotate(
         made.write(out)
         _tell(made, out, as_json)
         if overlap_days and not as_json:
-            click.echo(f"those before it stay good for {overlap_days:g} days")
+            click.echo(f"its earlier certificates stay good for {overlap_days:g} days")
 
 
 def _document(made: Credentials, where: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .access import JSON, Access, ask, asking, event_line, with_mediator
 
 
 @click.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new events until Ctrl-C.")
 @click.option(
     "--last",
     "most",
@@ -26,28 +26,28 @@ from .access import JSON, Access, ask, asking, event_line, with_mediator
     default=50,
     show_default=True,
     metavar="N",
-    help="Print at most so many of those that have happened.",
+    help="Print at most the last N past events.",
 )
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
-    help="Only those that come after the event of this number.",
+    help="Print only events after the one with this number.",
 )
 @click.option(
     "--audit",
     is_flag=True,
-    help="Print who did what, or was refused it: the last administrative acts.",
+    help="Print the audit log instead: each act with its user and its outcome.",
 )
 @JSON
 @with_mediator
 def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_json: bool) -> None:
-    """Print what happened in the federation: sites that came and went, runs, refusals.
+    """Print the events of the federation: sites, runs and refusals.
 
-    With --json one document, or with --follow too one object per line; each event has `number`,
-    `event` and `time`. What is followed goes on after a broken connection, and neither loses nor
-    repeats an event. A run's own events: `fedpilot runs attach RUN`.
+    With --json, print one document; with --follow too, one object per line. Each event has
+    `number`, `event` and `time`. --follow reconnects after a broken connection, and neither loses
+    nor repeats an event. For the events of one run, use `fedpilot runs attach RUN`.
 
     \b
     Examples:
@@ -57,11 +57,11 @@ def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_
       fedpilot events --audit --last 20
 
     \b
-    Exit codes: 0 done; 2 no mediator is named; 3 not permitted; 4 no mediator there;
+    Exit codes: 0 done; 2 no mediator is named; 3 not permitted; 4 mediator unreachable;
     130 interrupted while following.
     """
     if audit and (follow or after):
-        raise click.UsageError("--audit takes --last only: it is not followed.")
+        raise click.UsageError("--audit allows --last, but not --follow or --after.")
     with exit_codes(), ends_with_reader():
         if audit:
             _print_audit(access, most, as_json=as_json)
@@ -76,7 +76,7 @@ def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_
             else:
                 _print(told, as_json=False)
                 if not kept:
-                    click.echo("nothing has happened yet")
+                    click.echo("no events yet")
             return
         _print(told, as_json=as_json)
         last = int(kept[-1]["number"]) if kept else after
@@ -87,7 +87,7 @@ def events(access: Access, follow: bool, most: int, after: int, audit: bool, as_
                     _print([{"number": last, **each.event}], as_json=as_json)
         except KeyboardInterrupt:
             again = access.step("events", "--follow", "--after", str(last))
-            fail(f"interrupted; to go on: {again}", INTERRUPTED)
+            fail(f"interrupted; to continue: {again}", INTERRUPTED)
 
 
 def _print_audit(access: Access, most: int, *, as_json: bool) -> None:

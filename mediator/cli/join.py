@@ -44,18 +44,18 @@ TOKEN_S = 600.0
 _TEXTS = {
     "joined": "site {site} has joined the mediator at {mediator}; its folder is {home}",
     "connected": "connected to the mediator at {mediator}{held}",
-    "disconnected": "the session has ended and is begun anew: {reason}",
-    "ray_in_trouble": "the Ray cluster cannot be worked with: {reason}",
-    "ray_is_back": "the Ray cluster at {address} can be worked with; machines: {machines}",
-    "disk_in_trouble": "no work is taken: {reason}",
+    "disconnected": "the session has ended, reconnecting: {reason}",
+    "ray_in_trouble": "the Ray cluster cannot be used: {reason}",
+    "ray_is_back": "the Ray cluster at {address} can be used; machines: {machines}",
+    "disk_in_trouble": "this site takes no work: {reason}",
     "disk_has_room": "the disk has room again",
-    "runner_adopted": "the runner of {run} (pid {pid}) is taken over",
+    "runner_adopted": "took over the runner of {run} (pid {pid})",
     "runner_ended": "the runner of {run} has ended: {reason}",
-    "runners_left": "left running for the next `site join`: {runs}; they end by themselves when "
-    "their leases of {lease_s:g} s are over",
-    "certificate_renewed": "the certificate of this site was renewed; it is good until {until}",
-    "certificate_not_renewed": "the certificate of this site ends in {days} days, and is not "
-    "renewed: {reason}; the last resort is a token, by `fedpilot site token`",
+    "runners_left": "left running for the next `site join`: {runs}; without it, they end when "
+    "their leases of {lease_s:g} s expire",
+    "certificate_renewed": "renewed the certificate of this site; it is good until {until}",
+    "certificate_not_renewed": "the certificate of this site expires in {days} days, and its "
+    "renewal fails: {reason}; as a last resort, join with a token of `fedpilot site token`",
 }
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -63,13 +63,13 @@ SITE_FILE = click.option(
     "--site-file",
     metavar="FILE",
     type=_FILE,
-    help="site.yaml: the data that this site has, and what of it may be disclosed.",
+    help="site.yaml: the data sets of this site, and what the site discloses of them.",
 )
 POLICY = click.option(
     "--policy",
     metavar="FILE",
     type=_FILE,
-    help="policy.yaml: who may do what here. Read anew whenever it is asked.",
+    help="policy.yaml: what users may do at this site. A change applies to the next request.",
 )
 
 
@@ -77,45 +77,45 @@ POLICY = click.option(
 @click.option(
     "--mediator",
     metavar="HOST:PORT",
-    help="Where sites dial to. Remembered: needed the first time only.",
+    help="Address of the mediator. Needed to join for the first time; then --home has it.",
 )
 @click.option(
     "--profile",
     metavar="NAME",
-    help="In its place: the mediator of this profile, which is asked for the token too if its "
-    "user is an admin. For sites of your own.",
+    help="Instead of --mediator: the mediator of this profile. The profile of an admin also gets "
+    "the token. For your own sites.",
 )
-@click.option("--name", required=True, metavar="NAME", help="How this site is called.")
-@click.option("--token", help="What `fedpilot site token NAME` printed; used up by joining.")
-@click.option("--token-file", metavar="FILE", type=_FILE, help="The same in a file.")
+@click.option("--name", required=True, metavar="NAME", help="Name of this site.")
+@click.option("--token", help="One-time token of `fedpilot site token NAME`.")
+@click.option("--token-file", metavar="FILE", type=_FILE, help="File with the token.")
 @click.option(
     "--home",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the agent keeps what outlives it; by default ~/.fedpilot/sites/NAME.",
+    help="Folder for the agent's state. Default: ~/.fedpilot/sites/NAME.",
 )
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
     default="auto",
     show_default=True,
-    help="HOST:PORT of the head of the site's Ray cluster; auto is RAY_ADDRESS, or the Ray that "
-    "was started last on this machine; private gives every run a Ray of its own here.",
+    help="HOST:PORT of the head of the site's Ray cluster; auto: RAY_ADDRESS, or the last Ray "
+    "started on this machine; private: a new Ray on this machine for each run.",
 )
 @click.option(
     "--ray-auth-mode",
     type=click.Choice(["disabled", "token"]),
-    help="How that Ray authenticates; by default RAY_AUTH_MODE, or else disabled.",
+    help="Authentication of that Ray. Default: RAY_AUTH_MODE, or disabled.",
 )
 @SITE_FILE
 @POLICY
 @click.option(
     "--release",
     is_flag=True,
-    help="When this is ended, end the runs' parts at this site too, instead of leaving them to "
-    "the next `site join`.",
+    help="At the end, also end the runs at this site. By default they go on for the next "
+    "`site join`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, no text: one object per event.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event.")
 def join(
     mediator: str | None,
     profile: str | None,
@@ -130,11 +130,12 @@ def join(
     release: bool,
     as_json: bool,
 ) -> None:
-    """Take part in a federation with a Ray cluster: be its agent, until this is ended.
+    """Join a federation with a Ray cluster, as the agent of site NAME.
 
-    The first time it needs --mediator and a token, or --profile, and gets a certificate for them.
-    It dials out and opens no port. Links may break and mediators restart: it comes back by itself.
-    Started again after it was killed, it goes on with what runs here.
+    The agent runs until Ctrl-C. The first time, give --mediator and a token, or --profile: the
+    mediator then issues a certificate to the site. The agent dials out and opens no port. It
+    reconnects after broken links and restarts of the mediator. After a crash of the agent, repeat
+    the command: the new agent takes over the runs at this site.
 
     \b
     Examples:
@@ -143,14 +144,13 @@ def join(
       fedpilot site join --name paris --profile here --ray-address private
 
     \b
-    Exit codes: 2 bad input, or an agent works in the folder already; 3 the mediator refuses the
-    token, or wants no more of this site; 4 it cannot be reached to join; 130 ended by Ctrl-C or
-    SIGTERM, which leaves the runs' parts to the next `site join` unless --release.
+    Exit codes: 2 bad input, or another agent uses the folder; 3 the mediator refuses the token, or
+    an admin removed this site; 4 mediator unreachable when joining; 130 ended by Ctrl-C or SIGTERM.
     """
     if token and token_file:
         raise click.UsageError("give --token or --token-file, not both.")
     if mediator and profile:
-        raise click.UsageError("--mediator and --profile both say where to go; give one of them.")
+        raise click.UsageError("give --mediator or --profile, not both.")
     with exit_codes():
         from ..agent.agent import SiteAgent, SiteFacts
         from ..agent.home import SiteHome
@@ -237,16 +237,15 @@ def _way_in(
 
     known = home.joined()
     if known is not None and known[0] != site:
-        raise BadHome(f"{home.folder} is of the site {known[0]}, not of {site}")
+        raise BadHome(f"{home.folder} belongs to site {known[0]}, not to {site}")
     address = access.chosen().address if access else mediator or (known[1] if known else None)
     if known is None and token is None and access is None:
         raise click.UsageError(
-            f"{site} has not joined yet: it needs a token, which an admin gets by "
-            f"`fedpilot site token {site}`; pass it with --token or --token-file. An admin "
-            "may give --profile instead."
+            f"{site} has not joined yet: get a token from an admin (`fedpilot site token {site}`), "
+            "and give it with --token or --token-file. An admin may give --profile instead."
         )
     if address is None:
-        raise click.UsageError("the first time it needs --mediator HOST:PORT.")
+        raise click.UsageError("give --mediator HOST:PORT to join for the first time.")
     if token is not None:
         return address, token_for(site, token)
     if known is None:
@@ -340,7 +339,7 @@ async def _until_ended(work: Callable[[], Any]) -> int:
 
 @click.group(cls=CommandGroup)
 def policy() -> None:
-    """Check what this site declares and allows, before anybody relies on it."""
+    """Check site.yaml and policy.yaml before a run needs them."""
 
 
 @policy.command()
@@ -348,7 +347,7 @@ def policy() -> None:
 @SITE_FILE
 @JSON
 def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
-    """Say what the files allow, or all that is wrong with them.
+    """Print what site.yaml and policy.yaml allow, or all their errors.
 
     \b
     Examples:
@@ -356,7 +355,7 @@ def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
       fedpilot site policy check --policy policy.yaml --site-file site.yaml --json
 
     \b
-    Exit codes: 0 they are right; 2 something is wrong in them.
+    Exit codes: 0 both are valid; 2 a file has errors.
     """
     with exit_codes():
         from ..agent.site_config.site_files import read_policy, read_site_file
@@ -376,6 +375,6 @@ def check(policy: Path | None, site_file: Path | None, as_json: bool) -> None:
         for line in found.in_words():
             click.echo(line)
         for name in unruled:
-            click.echo(f"data set {name} has no rule: nobody may train on it")
+            click.echo(f"data set {name} has no rule: no user may train on it")
         for name in unknown:
-            click.echo(f"data set {name} has a rule, and is not declared in {site_file}")
+            click.echo(f"data set {name} has a rule, but is not declared in {site_file}")

@@ -39,7 +39,7 @@ CONNECTIONS, PER_ADDRESS = 4_096, 1_024
 
 @click.group(cls=CommandGroup)
 def mediator() -> None:
-    """Run a mediator: the one process that sites join and users ask.
+    """Run a mediator: the server that connects sites and users.
 
     \b
     Example:
@@ -54,29 +54,29 @@ def mediator() -> None:
     default="mediator",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where it keeps its certificates, runs and database. Made if it is not there.",
+    help="Folder for certificates, runs and the database. Created if missing.",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default=LISTEN,
     show_default=True,
-    help="Where sites and users reach it; port 0 takes any that is free.",
+    help="Address for sites and users; port 0 takes any free port.",
 )
 @click.option(
     "--join-port",
     type=click.IntRange(0, 65535),
     default=JOIN_PORT,
     show_default=True,
-    help="Where sites with a token reach it, at the same host; 0 takes any that is free.",
+    help="Port on that host for sites that join with a token; 0 takes any free port.",
 )
 @click.option(
     "--host",
     "hosts",
     metavar="NAME",
     multiple=True,
-    help="A DNS name or address for the certificate that is made at the first start; may be given "
-    "several times. By default those of this machine.",
+    help="DNS name or IP address in the mediator's certificate, which the first start creates. May "
+    "be given several times. Default: those of this machine.",
 )
 @click.option(
     "--store",
@@ -84,13 +84,13 @@ def mediator() -> None:
     default="",
     envvar="FEDPILOT_STORE",
     show_envvar=True,
-    help="The database: postgresql://USER:PASSWORD@HOST/DATABASE. By default a file in the folder.",
+    help="Database: postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the folder.",
 )
 @click.option(
     "--no-user-code",
     is_flag=True,
-    help="Refuse runs that bring code of their own, or name any that is installed here: their "
-    "coordinators load it, and have the rights of this account.",
+    help="Refuse runs with their own code, sent or installed here. Coordinators would load it with "
+    "the rights of this account.",
 )
 @click.option(
     "--max-connections",
@@ -98,8 +98,8 @@ def mediator() -> None:
     type=click.IntRange(min=64),
     default=CONNECTIONS,
     show_default=True,
-    help="Connections of sites and users at once, as far as RLIMIT_NOFILE allows; a site has two. "
-    "Those that have not shown a certificate get a quarter of them at most.",
+    help="Most connections of sites and users at once, within RLIMIT_NOFILE; a site has two. A "
+    "quarter of them, and at most 512, may be unauthenticated.",
 )
 @click.option(
     "--max-connections-per-address",
@@ -107,28 +107,28 @@ def mediator() -> None:
     type=click.IntRange(min=1),
     default=PER_ADDRESS,
     show_default=True,
-    help="Of one address, once a certificate was shown. Sites behind one firewall share one.",
+    help="Most authenticated connections from one address, which sites behind a firewall share.",
 )
 @click.option(
     "--keep-days",
     metavar="DAYS",
     type=click.FloatRange(min=0, min_open=True),
-    help="Remove runs that ended so long ago, and older events and audit entries. By default "
-    "nothing is removed.",
+    help="Remove runs that ended this long ago, and events and audit entries of that age. Default: "
+    "keep all.",
 )
 @click.option(
     "--keep-runs",
     metavar="N",
     type=click.IntRange(min=0),
-    help="Keep the newest N finished runs. Runs that can be resumed are not counted.",
+    help="Keep only the newest N finished runs. Runs that can be resumed do not count.",
 )
 @click.option(
     "--keep-size",
     metavar="SIZE",
     type=_size,
-    help="Keep the newest finished runs whose folders have so many bytes together, such as 20GB.",
+    help="Keep only the newest finished runs whose folders fit in SIZE together, such as 20GB.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when it is ready.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when ready.")
 def start(
     folder: Path,
     listen: str,
@@ -143,11 +143,12 @@ def start(
     keep_size: int | None,
     as_json: bool,
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM; then runs are held, and go on at the next start.
+    """Start a mediator, which serves until Ctrl-C or SIGTERM.
 
-    The first start makes a certificate authority, and certificates for the mediator and its admin,
-    whose credentials lie in DIR/admin then. Everything that is refused is said in one line on
-    stderr; of one kind at most six lines a minute.
+    The mediator then pauses its runs, and continues them at its next start. The first start creates
+    a certificate authority, and certificates for the mediator and its admin; the admin's
+    credentials are in DIR/admin. The log on stderr has a line per refusal; after 30 lines of one
+    kind, at most six a minute.
 
     \b
     Examples:
@@ -156,8 +157,8 @@ def start(
       fedpilot mediator start --store postgresql://fedpilot@db/fedpilot --json
 
     \b
-    Exit codes: 0 ended by SIGTERM; 1 it failed; 2 bad usage, folder or database, or a port that is
-    taken; 130 interrupted.
+    Exit codes: 0 ended by SIGTERM; 1 failed; 2 bad usage, folder or database, or a port in use;
+    130 interrupted.
     """
     host, port = _host_and_port(listen)
     # gRPC logs each failed handshake without its peer; the watcher logs peers, in summaries.
@@ -238,8 +239,8 @@ def _next_steps(address: str, admin: Path) -> list[str]:
     return [
         "next:",
         f"  fedpilot profile add here --mediator {address} --credentials {admin}",
-        "  fedpilot site join --profile here --name SITE    at each Ray cluster of yours",
-        "  fedpilot site token SITE                         for a site of somebody else",
+        "  fedpilot site join --profile here --name SITE    at each of your Ray clusters",
+        "  fedpilot site token SITE                         for a site of another admin",
     ]
 
 

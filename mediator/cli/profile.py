@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def profile() -> None:
-    """Name mediators once, so that no other command needs an address.
+    """Save mediators under names, so that no command needs an address.
 
-    A profile is an address and a folder of credentials (ca.pem, cert.pem and key.pem, as
-    `fedpilot certs issue` writes them). Profiles are kept in profiles.yaml in the folder that
-    FEDPILOT_CONFIG_DIR names, by default the user's folder of settings. A command takes what
-    --mediator says, else --profile, else FEDPILOT_PROFILE, else the default profile.
+    A profile is an address and a folder of credentials (ca.pem, cert.pem and key.pem, as `fedpilot
+    certs issue` writes them). The file profiles.yaml holds the profiles. It is in the folder
+    FEDPILOT_CONFIG_DIR, by default the user's settings folder. A command uses the first of
+    --mediator, --profile, FEDPILOT_PROFILE and the default profile.
 
     \b
     Examples:
@@ -37,23 +37,23 @@ def profile() -> None:
 
 @profile.command()
 @click.argument("name")
-@click.option("--mediator", metavar="HOST:PORT", required=True, help="Where the mediator is.")
+@click.option("--mediator", metavar="HOST:PORT", required=True, help="Address of the mediator.")
 @click.option(
     "--credentials",
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path),
-    help="Who asks: a folder with ca.pem, cert.pem and key.pem. It is not copied.",
+    help="Folder with your ca.pem, cert.pem and key.pem. The command does not copy it.",
 )
 @click.option("--default", "as_default", is_flag=True, help="Make it the default profile.")
-@click.option("--force", is_flag=True, help="Take the place of the profile of that name.")
+@click.option("--force", is_flag=True, help="Replace the profile of that name.")
 @JSON
 def add(
     name: str, mediator: str, credentials: Path, as_default: bool, force: bool, as_json: bool
 ) -> None:
-    """Add profile NAME; the first one becomes the default.
+    """Add profile NAME; the first profile becomes the default.
 
-    The credentials are looked at: they must belong together, and their time must not be over.
+    The command checks that the credentials belong together and have not expired.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def add(
 @profile.command("list")
 @JSON
 def list_(as_json: bool) -> None:
-    """List the profiles; the default one is marked.
+    """List the profiles, and mark the default one.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def list_(as_json: bool) -> None:
             print_json({"profiles": [_document(profiles, each) for each in ordered]})
             return
         if not ordered:
-            click.echo("no profiles; `fedpilot profile add` makes one")
+            click.echo("no profiles; `fedpilot profile add` adds one")
             return
         from fedpilot.fabric.terminal.layout import ruled
 
@@ -115,7 +115,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @JSON
 def show(name: str, as_json: bool) -> None:
-    """Show profile NAME, and whose certificate it has.
+    """Show profile NAME: mediator, credentials, user and role.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def show(name: str, as_json: bool) -> None:
         facts.add_row("mediator", found.address)
         facts.add_row("credentials", str(found.credentials))
         facts.add_row("user", f"{identity.name}, with the role {identity.role}")
-        ends = f"ends in {duration(left)}" if left > 0 else "its time is over"
+        ends = f"expires in {duration(left)}" if left > 0 else "expired"
         facts.add_row("certificate", f"{ends}: {timestamp(identity.expires_at)}")
         display(facts)
 
@@ -157,8 +157,8 @@ def show(name: str, as_json: bool) -> None:
 def use(name: str, as_json: bool) -> None:
     """Make profile NAME the default.
 
-    Commands about sites, events and nodes ask its mediator then, and `fedpilot runs` is about
-    the mediator's runs. `fedpilot run` goes on to train here unless a mediator is named.
+    Commands about sites, events and nodes then use its mediator, and `fedpilot runs` shows the
+    mediator's runs. `fedpilot run` still trains here, unless you name a mediator.
 
     \b
     Examples:
@@ -174,14 +174,14 @@ def use(name: str, as_json: bool) -> None:
         if as_json:
             print_json(_document(changed, changed.by_name[name]))
             return
-        click.echo(f"{name} is the default now: {changed.by_name[name].address}")
+        click.echo(f"{name} is now the default: {changed.by_name[name].address}")
 
 
 @profile.command()
 @click.argument("name")
 @JSON
 def remove(name: str, as_json: bool) -> None:
-    """Forget profile NAME; its credentials stay where they are.
+    """Remove profile NAME, but not its credentials.
 
     \b
     Examples:
@@ -200,7 +200,7 @@ def remove(name: str, as_json: bool) -> None:
             return
         click.echo(f"removed {name}; its credentials are still in {gone.credentials}")
         if profiles.default == name:
-            click.echo("there is no default now; `fedpilot profile use NAME` names one")
+            click.echo("there is no default now; `fedpilot profile use NAME` sets one")
 
 
 def _profiles() -> Profiles:

@@ -31,11 +31,11 @@ HOUR_S = 3600.0
 
 @click.group(cls=CommandGroup)
 def site() -> None:
-    """The sites of a federation: Ray clusters that joined a mediator.
+    """Join, list, cordon, drain and remove the sites of a federation.
 
-    A site joins with a one-time token, which an admin makes, and then keeps a connection of its
-    own to the mediator. One that is cordoned keeps what it has and gets nothing new; one that
-    drains gives its work away.
+    A site is a Ray cluster that joined a mediator with a one-time token from an admin. It keeps a
+    connection to the mediator. A cordoned site keeps its work and gets no new work. A draining site
+    hands its work over to other sites.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ site.add_command(policy)
 @JSON
 @with_mediator
 def list_(access: Access, as_json: bool) -> None:
-    """List the sites, with their states and what is free there.
+    """List the sites with their states and free resources.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def list_(access: Access, as_json: bool) -> None:
 @JSON
 @with_mediator
 def show(name: str, access: Access, as_json: bool) -> None:
-    """Show site NAME: its state and why, what it has, the runs that are there, its data sets.
+    """Show site NAME: state and reason, resources, runs and data sets.
 
     \b
     Examples:
@@ -102,15 +102,15 @@ def show(name: str, access: Access, as_json: bool) -> None:
     type=click.FloatRange(min=0, min_open=True, max=24 * 30),
     default=24.0,
     show_default=True,
-    help="How long the token may wait to be used.",
+    help="Hours until the token expires.",
 )
 @JSON
 @with_mediator
 def token(name: str, hours: float, access: Access, as_json: bool) -> None:
-    """Make a token with which one site may join as NAME, once. Needs the role admin.
+    """Create a token with which a site may join once, as NAME.
 
-    The token goes to stdout: whoever has it can join in the site's place, so hand it over as you
-    would a password.
+    Needs the role admin. The token goes to stdout. Its holder can join in the site's place: treat
+    it like a password.
 
     \b
     Examples:
@@ -128,7 +128,7 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
 
         click.echo(made)
         click.echo(
-            f"good once, until {timestamp(expires_at)}; at the site, with it in {name}.token:\n"
+            f"good once, until {timestamp(expires_at)}; save it at the site as {name}.token, and:\n"
             f"  fedpilot site join --mediator {address} --name {name} --token-file {name}.token",
             err=True,
         )
@@ -139,7 +139,7 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
 @JSON
 @with_mediator
 def cordon(name: str, access: Access, as_json: bool) -> None:
-    """Give site NAME no new work; what it has goes on.
+    """Give site NAME no new work; its present work goes on.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def cordon(name: str, access: Access, as_json: bool) -> None:
 @JSON
 @with_mediator
 def uncordon(name: str, access: Access, as_json: bool) -> None:
-    """Let site NAME have work again, after cordon or drain.
+    """Give site NAME work again, after cordon or drain.
 
     \b
     Examples:
@@ -187,16 +187,16 @@ def _print_standing(found: Document) -> None:
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="How long this command waits until nothing is left there; 0 only begins.",
+    help="How long to wait until the site is empty; 0 does not wait.",
 )
 @JSON
 @with_mediator
 def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
-    """Move the work of site NAME away, and wait until nothing is left there.
+    """Move the work of site NAME away, and wait until it is empty.
 
-    Its clients that may move train elsewhere from the next round on; those whose data is pinned
-    there are left out as the run's config says. It is cordoned then. The drain goes on when this
-    command ends before it: `site uncordon` takes it back.
+    From the next round on, its movable clients train at other sites. The run's config decides
+    whether rounds continue without its pinned clients. The empty site is cordoned. If this command
+    ends before that, the drain goes on; `site uncordon` cancels it.
 
     \b
     Examples:
@@ -204,8 +204,8 @@ def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
       fedpilot site drain paris --timeout 0
 
     \b
-    Exit codes: 0 drained (or begun, with --timeout 0); 2 no such site; 3 something is left there
-    after --timeout; 4 no mediator there; 130 interrupted, the drain goes on.
+    Exit codes: 0 drained (or begun, with --timeout 0); 2 no such site; 3 not empty after --timeout,
+    or not permitted; 4 mediator unreachable; 130 interrupted, the drain goes on.
     """
     with exit_codes():
         try:
@@ -215,9 +215,9 @@ def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
                     found = _drained(client, found, name, timeout_s)
         except KeyboardInterrupt:
             fail(
-                f"interrupted; the drain of {name} goes on, if it was asked for\n"
-                f"  look at it:  {access.step('site', 'show', name)}\n"
-                f"  take it back: {access.step('site', 'uncordon', name)}",
+                f"interrupted; if the drain of {name} has begun, it goes on\n"
+                f"  show it:   {access.step('site', 'show', name)}\n"
+                f"  cancel it: {access.step('site', 'uncordon', name)}",
                 INTERRUPTED,
             )
         if as_json:
@@ -225,10 +225,10 @@ def drain(name: str, timeout_s: float, access: Access, as_json: bool) -> None:
         else:
             _print_standing(found)
         if timeout_s > 0 and found.get("state") == "draining":
-            left = ", ".join(map(plain_line, _runs(found))) or "orders at work"
+            left = ", ".join(map(plain_line, _runs(found))) or "open orders"
             fail(
-                f"{name} is not empty after {timeout_s:g} s: {left}; the drain goes on, "
-                f"`{access.step('site', 'drain', name)}` waits on",
+                f"{name} is not empty after {timeout_s:g} s: it has {left}; the drain goes on; to "
+                f"wait again: {access.step('site', 'drain', name)}",
                 REFUSED,
             )
 
@@ -238,8 +238,8 @@ def _drained(client: MediatorClient, found: Document, name: str, timeout_s: floa
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
     runs = _runs(found)
     if runs:
-        click.echo(f"{name} gives away what it has of {', '.join(map(plain_line, runs))}", err=True)
-    with spinner(f"waiting until nothing is left at {name}"):
+        click.echo(f"{name} hands over its part of {', '.join(map(plain_line, runs))}", err=True)
+    with spinner(f"waiting until {name} is empty"):
         while found.get("state") == "draining" and time.monotonic() < deadline:
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(LAST_POLL_S, pause * 1.5)
@@ -261,14 +261,15 @@ def _runs(found: Document) -> list[Any]:
 
 @site.command()
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @JSON
 @with_mediator
 def remove(name: str, yes: bool, access: Access, as_json: bool) -> None:
-    """Take site NAME out of the federation: its session ends, and it must join anew.
+    """Remove site NAME from the federation; to return, it must join again.
 
-    What it has at work is lost to the runs there: drain it before. Its certificate is not good for
-    the name any more. Needs the role admin. Asks first; where nobody can be asked, it needs --yes.
+    Its runs lose the work in progress there, so drain the site before. The mediator revokes its
+    certificate and its unused tokens. Needs the role admin. The command asks for confirmation;
+    without a terminal it needs --yes.
 
     \b
     Examples:
@@ -279,9 +280,9 @@ def remove(name: str, yes: bool, access: Access, as_json: bool) -> None:
         found = client.show_site(name)
         if not yes:
             runs = ", ".join(map(plain_line, _runs(found)))
-            lost = f"what it has of {runs} is lost; " if runs else ""
+            lost = f"its part of {runs} is lost; " if runs else ""
             if as_json or not sys.stdin.isatty():
-                fail(f"{lost}{name} would have to join anew; say --yes if it shall", BAD_INPUT)
+                fail(f"{lost}{name} would have to join again; confirm with --yes", BAD_INPUT)
             question = f"Remove {name}, which is {plain_line(found.get('state'))}? {lost}".rstrip(
                 "; "
             )
@@ -301,15 +302,15 @@ def remove(name: str, yes: bool, access: Access, as_json: bool) -> None:
     type=click.FloatRange(min=0.2),
     default=LOOK_S,
     show_default=True,
-    help="How often to look.",
+    help="Seconds between two updates.",
 )
-@click.option("--once", is_flag=True, help="Look twice, an interval apart, print it, and end.")
+@click.option("--once", is_flag=True, help="Measure for one interval, print the result, and end.")
 @JSON
 @with_mediator
 def top(interval_s: float, once: bool, access: Access, as_json: bool) -> None:
-    """Watch how busy the sites are, and how much crosses their boundaries.
+    """Watch how busy the sites are, and their traffic.
 
-    On a terminal the picture is redrawn until Ctrl-C; elsewhere, and with --json, it is printed
+    On a terminal, the table updates until Ctrl-C. Elsewhere, and with --json, the command prints it
     once.
 
     \b

@@ -56,7 +56,7 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
         yield "why", _text(site, "reason")
     yield "since", _moment(site, "since", now)
     if site.get("wish") not in (None, "open", site.get("state")):
-        yield "wished", _text(site, "wish")
+        yield "requested", _text(site, "wish")
     yield "joined", _moment(site, "first_joined", now)
     yield "version", _text(site, "version")
     yield "machines", _machines(site)

@@ -86,7 +86,7 @@ def choose(profiles: Profiles, asked: ConnectionOptions) -> Profile | None:
     """
     if asked.mediator:
         if asked.profile:
-            raise ProfileError("--mediator and --profile both say where to go; give one of them")
+            raise ProfileError("give --mediator or --profile, not both")
         check_address(asked.mediator)
         if asked.credentials:
             folder = Path(asked.credentials)

@@ -35,19 +35,19 @@ COMMANDS = {
         "fedpilot.federated.cli.run:run", "Train a federation, or resume an interrupted run.", RUNS
     ),
     "check": CommandEntry(
-        "fedpilot.federated.cli.check:check", "Validate a config and print it as resolved.", RUNS
+        "fedpilot.federated.cli.check:check", "Validate a config and print all its values.", RUNS
     ),
     "tune": CommandEntry(
-        "fedpilot.federated.cli.tune:tune", "Measure how a config's model trains fastest.", RUNS
+        "fedpilot.federated.cli.tune:tune", "Find the fastest execution for a model.", RUNS
     ),
     "runs": CommandEntry(
         "fedpilot.federated.cli.runs.group:runs",
-        "List, show and verify runs, of a folder or of a mediator.",
+        "List, show and verify runs in a folder here or at a mediator.",
         RUNS,
     ),
     "node": CommandEntry(
         "fedpilot.federated.cli.node:node",
-        "List VirtualNodes of a run at a mediator, and explain where they are.",
+        "List and explain the VirtualNodes of a run at a mediator.",
         RUNS,
     ),
     "mediator": CommandEntry(
@@ -57,28 +57,28 @@ COMMANDS = {
     ),
     "site": CommandEntry(
         "fedpilot.mediator.cli.site:site",
-        "List sites, let them join, cordon, drain and remove them.",
+        "Join, list, cordon, drain and remove sites.",
         SITES,
     ),
     "events": CommandEntry(
-        "fedpilot.mediator.cli.events:events", "Print what happens in the federation.", SITES
+        "fedpilot.mediator.cli.events:events", "Print the events of the federation.", SITES
     ),
     "certs": CommandEntry(
-        "fedpilot.mediator.cli.certs:certs", "Make, list and revoke certificates.", SITES
+        "fedpilot.mediator.cli.certs:certs", "Issue, list, rotate and revoke certificates.", SITES
     ),
     "profile": CommandEntry(
         "fedpilot.mediator.cli.profile:profile",
-        "Name mediators, so that no command needs an address.",
+        "Save mediators under names, so that no command needs an address.",
         SITES,
     ),
     "cluster": CommandEntry(
         "fedpilot.fabric.cli.clusters:cluster",
-        "Virtual clusters: create, list, draw, explain, delete.",
+        "Create, list, draw, explain and delete virtual clusters.",
         SHARE,
     ),
     "job": CommandEntry(
         "fedpilot.fabric.cli.jobs:job",
-        "Run unmodified Ray scripts, each in a virtual cluster of its own.",
+        "Run unmodified Ray scripts, each in its own virtual cluster.",
         SHARE,
     ),
     "init": CommandEntry(
@@ -86,7 +86,7 @@ COMMANDS = {
     ),
     "doctor": CommandEntry(
         "fedpilot.federated.cli.set_up:doctor",
-        "Look at this machine and say what is missing.",
+        "Check whether this machine can run a federation.",
         SET_UP,
     ),
 }
@@ -94,18 +94,18 @@ AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
 """Replaces `cluster` and `job` when they name sites, which the fabric does not have."""
 ABLE_AT_SITES = ("cluster", "job")
 SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
-    ("--site", "NAME", "Run it at this site of a federation. May be given several times."),
-    ("--all-sites", None, "Run it at all sites that are in contact."),
-    ("--mediator", "HOST:PORT", "With sites: by way of the mediator at this address."),
-    ("--credentials", "DIR", "With sites: who asks, a folder with ca.pem, cert.pem and key.pem."),
-    ("--profile", "NAME", "With sites: by way of the mediator of this profile."),
+    ("--site", "NAME", "Run the command at this site. May be given several times."),
+    ("--all-sites", None, "Run the command at all sites in contact with the mediator."),
+    ("--mediator", "HOST:PORT", "For sites: the mediator at this address."),
+    ("--credentials", "DIR", "For sites: the folder with your ca.pem, cert.pem and key.pem."),
+    ("--profile", "NAME", "For sites: the mediator and credentials of this profile."),
 )
 """Each option, its value's name if it takes one, and its help."""
 
 EPILOG = """\b
 First steps:
   fedpilot init my.yaml          a config that trains on the bundled digits
-  fedpilot check my.yaml         is it right? what does it resolve to?
+  fedpilot check my.yaml         validate it, and print all values
   fedpilot run my.yaml           train; curves and model go to runs/<run-id>/
   fedpilot run my.yaml --set federation.rounds=5
 
@@ -113,11 +113,11 @@ First steps:
 Many Ray clusters, one federation:
   fedpilot profile add hospitals --mediator HOST:PORT --credentials DIR
   fedpilot run my.yaml --profile hospitals
-  fedpilot cluster tree --site paris       `cluster` and `job` at a site, or at --all-sites
+  fedpilot cluster tree --site paris       `cluster` and `job` also work at sites
 
 \b
-Exit codes: 0 done, 1 ran and failed, 2 bad usage or config (nothing was started),
-3 infeasible or refused, 4 cluster, site or mediator unreachable, 130 interrupted (state kept).
+Exit codes: 0 done, 1 failed, 2 bad usage or config (nothing was started), 3 infeasible or
+refused, 4 cluster, site or mediator unreachable, 130 interrupted (state is kept).
 """
 
 
@@ -217,6 +217,6 @@ class LazyGroup(click.Group):
 )
 @click.version_option(version("fedpilot"), "-V", "--version", prog_name="fedpilot")
 def main() -> None:
-    """Federated learning on Ray: thousands to a million clients on reserved, warm workers."""
+    """Train federations of up to a million clients on Ray clusters."""
     # At exit Python would search all of PyTorch's objects for garbage in vain.
     atexit.register(gc.freeze)

@@ -67,7 +67,7 @@ def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str
     late = asked(shared, "create", "speech", "--min", "CPU=3", "--wait", "1", code=3)
     assert (late["state"], late["position"]) == ("waiting", 1)
     story = asked(shared, "explain", "speech")
-    assert "an end of vision (2 CPU)" in " ".join(story["sentences"])
+    assert "ending vision (2 CPU)" in " ".join(story["sentences"])
 
     drawn = cluster(shared, "tree")
     assert (drawn.returncode, but_patience(drawn.stderr)) == (0, "")

@@ -75,7 +75,7 @@ def test_five_commands_lead_to_three_sites(newcomer: Newcomer) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert mediator == "fedpilot mediator start &\n"
     start = f"fedpilot mediator start --listen {address} --join-port {free_port()} &"
-    said = newcomer.types(start, "for a site of somebody else")
+    said = newcomer.types(start, "for a site of another admin")
     assert profile.replace("127.0.0.1:7461", address).strip() in said, "it says what comes next"
 
     newcomer.types(profile.replace("127.0.0.1:7461", address), "added here")

@@ -62,7 +62,7 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
         ]
     said = list(_why(view, cluster, history))
     if cluster["owner"]:
-        said.append(f"It ends with Ray's job {cluster['owner']}, which asked for it.")
+        said.append(f"It ends with Ray's job {cluster['owner']}, which requested it.")
     else:
         once = "Once it has its places, it" if cluster["state"] == records.WAITING else "It"
         said.append(f"{once} stays until it is deleted.")
@@ -88,7 +88,7 @@ def job_sentences(
     name = job["virtual_cluster"]
     known = name is not None and (job["cluster"] is not None or ending(history, name) is not None)
     if name is None:
-        said.append("It was submitted without a virtual cluster: all of the Ray cluster is its.")
+        said.append("It has no virtual cluster: it may use the whole Ray cluster.")
     elif known and not (job["joined"] and job["status"] in _OVER):
         said += sentences(document, name, history, now)
     return said
@@ -114,7 +114,7 @@ def _of_job(job: Document, now: float) -> str:
         case "WAITING":
             return f"Job {id} waits for its virtual cluster, for {since} now."
         case "PENDING":
-            return f"Job {id} has yet to be started by Ray, which prepares what it needs{because}."
+            return f"Ray has not started job {id} yet: it prepares the job's environment{because}."
         case _:
             return f"Job {id} has been running for {since}."
 
@@ -126,20 +126,20 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             yield from _waiting(view, cluster)
         case records.STARTING:
             yield f"{name} has its places, {holding(cluster)}, and starts: {cluster['reason']}."
-            yield "That takes Ray less than a second, unless other work was faster."
+            yield "Ray needs less than a second for that, unless other work took the places first."
         case records.RECOVERING:
             lacks = wanted(cluster).beyond(Resources.of(cluster["total"]))
-            yield f"{name} has lost something: {short(cluster['reason'])}."
+            yield f"{name} lost resources: {short(cluster['reason'])}."
             yield f"It holds {holding(cluster)}" + (
                 f", and lacks {amounts(lacks)} of what it asked for: {asked_for(cluster)}."
                 if lacks
-                else ", and what was lost is being made again."
+                else ", and Ray is replacing the lost part."
             )
             if lacks:
                 where = "" if cluster["parent"] == ROOT else f" in {cluster['parent']}"
                 free = amounts(view.free(cluster["parent"]).only({name for name, _ in lacks.units}))
                 yield (
-                    f"New places are looked for all the time; {free} is free{where}. "
+                    f"The manager keeps looking for new places; {free} is free{where}. "
                     f"What would help: {_help(view, cluster, lacks)}."
                 )
         case _:
@@ -157,7 +157,7 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 actors = counted(without, "actor")
                 yield f"{actors} of these hold no resources, but each is a process."
             for escape in cluster.get("escapes", ()):
-                yield f"Outside of it, where it should not be: {escape}."
+                yield f"Work of its jobs runs outside it: {escape}."
             inside = [each["id"] for each in view.holders(name)]
             if inside:
                 yield f"Inside it: {listed(inside)}."
@@ -183,7 +183,7 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
     if before:
         yield (
             f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. The first "
-            "holds up all behind it, even those that would fit, so that none waits for ever."
+            "holds up all behind it, even those that would fit, so that none waits forever."
         )
         yield f"What would help: places for {before[0]}, or `fedpilot cluster delete {before[0]}`."
     else:
@@ -192,7 +192,7 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
             yield f"It lacks {amounts(lacks)}. What would help: {_help(view, cluster, lacks)}."
         else:
             yield (
-                "There is enough in all, but not in pieces that fit it. What would help: "
+                "Enough is free in total, but not in the sizes that it needs. What would help: "
                 f"{_help(view, cluster, needs)}."
             )
     if cluster["deadline"] is not None:
@@ -200,10 +200,10 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
 
 
 def _help(view: View, cluster: Document, lacks: Resources) -> str:
-    ways = [f"an end of {holders}"] if (holders := _others(view, cluster, lacks)) else []
+    ways = [f"ending {holders}"] if (holders := _others(view, cluster, lacks)) else []
     if cluster["parent"] != ROOT:
-        ways.append(f"room for {cluster['parent']} to grow, if its spec lets it")
-    return "; ".join([*ways, "another machine", "or asking for less"])
+        ways.append(f"room for {cluster['parent']} to grow, if its spec allows that")
+    return "; ".join([*ways, "adding a machine", "or requesting less"])
 
 
 def _others(view: View, cluster: Document, lacks: Resources) -> str:

@@ -191,7 +191,7 @@ def job_details(
     parts: list[RenderableType] = [head(job.id, _job_status(job)), facts]
     name = job.virtual_cluster
     if name is None:
-        facts.add_row("virtual cluster", "none: it runs outside of them all")
+        facts.add_row("virtual cluster", "none: it runs outside all of them")
         return Group(*parts)
     if job.cluster is None:
         last = ending(history, name)
@@ -216,5 +216,5 @@ def _job_status(job: Job) -> Text:
 
 def _where(job: Job) -> str:
     if job.virtual_cluster is None:
-        return "outside of all"
+        return "outside all"
     return job.virtual_cluster if job.joined else "its own"

@@ -21,10 +21,10 @@ from ..options import EVENTS
 @EVENTS
 @with_mediator
 def attach(run_id: str, access: Access, as_json: bool) -> None:
-    """Follow RUN at the mediator from its first event on, until it ends.
+    """Follow RUN at the mediator from its first event to its end.
 
-    A broken connection is made again; no event is lost or told twice. Ctrl-C detaches: the run
-    goes on.
+    The command reconnects after a broken connection, and neither loses nor repeats an event. Ctrl-C
+    detaches: the run goes on.
 
     \b
     Examples:
@@ -32,8 +32,8 @@ def attach(run_id: str, access: Access, as_json: bool) -> None:
       fedpilot runs attach base --json | jq 'select(.event == "round_finished") | .accuracy'
 
     \b
-    Exit codes: as those of `fedpilot run`; 4 the mediator cannot be reached, the run may go on;
-    130 detached, or somebody stopped the run.
+    Exit codes: those of `fedpilot run`; 4 mediator unreachable, the run may go on; 130 detached, or
+    a user stopped the run.
     """
     with exit_codes(), ends_with_reader():
         from ...federation.remote.remote_run import follow
@@ -43,13 +43,13 @@ def attach(run_id: str, access: Access, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@click.option("--follow", "-f", is_flag=True, help="Print new output until the run ends.")
 @JSON
 @with_mediator
 def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
-    """Print what RUN's coordinator at the mediator wrote to its log.
+    """Print the log of RUN's coordinator at the mediator.
 
-    With --json, one document with `run_id` and `log`; with --follow too, once the run has ended.
+    With --json, print one document with `run_id` and `log`; with --follow, at the end of the run.
 
     \b
     Examples:
@@ -71,14 +71,14 @@ def logs(run_id: str, follow: bool, access: Access, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until RUN has ended.")
 @JSON
 @with_mediator
 def stop(run_id: str, wait: bool, access: Access, as_json: bool) -> None:
-    """Have RUN at the mediator end, with its state kept: `runs resume` goes on with it.
+    """Stop RUN at the mediator and keep its state for `runs resume`.
 
-    It can be resumed when this command returns. With `--no-wait` it may be `stopping` then. It
-    gives back what it holds at the sites. A run that is local is stopped by Ctrl-C.
+    RUN releases its resources at the sites. With --no-wait, its status may still be `stopping` when
+    the command returns. To stop a run on this machine, press Ctrl-C.
 
     \b
     Examples:
@@ -91,18 +91,19 @@ def stop(run_id: str, wait: bool, access: Access, as_json: bool) -> None:
             print_json(found)
             return
         click.echo(f"{run_id} is {found.get('status')}")
-        click.echo(f"to go on with it: {access.step('runs', 'resume', run_id)}")
+        click.echo(f"to resume it: {access.step('runs', 'resume', run_id)}")
 
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
+@click.option("--detach", "-d", is_flag=True, help="Do not follow RUN.")
 @EVENTS
 @with_mediator
 def resume(run_id: str, detach: bool, access: Access, as_json: bool) -> None:
-    """Go on with RUN at the mediator, which was stopped or interrupted, and follow it.
+    """Resume RUN at the mediator and follow it.
 
-    It ends in the same model, bit for bit. A run that is local: `fedpilot run --resume RUN`.
+    RUN must be stopped, interrupted or failed. It ends in the same model as an undisturbed run, bit
+    for bit. To resume a run on this machine, use `fedpilot run --resume RUN`.
 
     \b
     Examples:

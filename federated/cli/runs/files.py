@@ -23,12 +23,14 @@ from .places import FOLDER, folder_here, pointing_here
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path),
-    help="Where its files go: a folder that is new or empty.",
+    help="Folder for the files, new or empty.",
 )
 @JSON
 @with_mediator
 def fetch(run_id: str, to: Path, access: Access, as_json: bool) -> None:
-    """Bring the files of RUN from the mediator: metrics, models, curves, config, manifest.
+    """Copy the files of RUN from the mediator to this machine.
+
+    They are its metrics, models, curves, config and manifest.
 
     \b
     Examples:
@@ -36,15 +38,15 @@ def fetch(run_id: str, to: Path, access: Access, as_json: bool) -> None:
       fedpilot runs fetch base --to base --json | jq -r '.files[]'
 
     \b
-    Exit codes: 0 all are there; 1 the mediator sent what it should not; 2 no such run, or DIR holds
-    something; 4 no mediator there.
+    Exit codes: 0 copied; 1 the mediator sent invalid data; 2 no such run, or DIR is not empty;
+    3 not permitted; 4 mediator unreachable.
     """
     with exit_codes():
         try:
             with interruptions():
                 names = fetch_files(access, run_id, to)
         except KeyboardInterrupt:
-            fail(f"interrupted; {to} holds some of the files, each of them whole", INTERRUPTED)
+            fail(f"interrupted; {to} has some of the files, each complete", INTERRUPTED)
         if as_json:
             print_json({"run_id": run_id, "folder": str(to), "files": names})
             return
@@ -66,10 +68,11 @@ def fetch_files(access: Access, run_id: str, to: Path) -> list[str]:
 @JSON
 @with_mediator
 def remove(run_ids: tuple[str, ...], folder: Path | None, access: Access, as_json: bool) -> None:
-    """Remove runs that have ended, with their folders: nothing of them can be resumed or shown.
+    """Remove ended runs and their folders.
 
-    At a mediator these are runs of your own; an admin removes anybody's. A run that was begun with
-    `--from` one of them keeps what it needs of it. Those before one that is refused are removed.
+    You can then neither show nor resume them. At a mediator, you may remove your own runs, and an
+    admin any run. A run that started with `--from` has its own copies and stays intact. If the
+    command refuses one of several runs, it has already removed those before it.
 
     \b
     Examples:

@@ -17,11 +17,11 @@ from .verification import verify_
     commands=[list_, show, attach, logs, stop, resume, remove, fetch, verify_],
 )
 def runs() -> None:
-    """List, show and verify runs: those of a folder here, or those of a mediator.
+    """List, show and verify runs in a folder here or at a mediator.
 
-    They are a mediator's with --mediator or --profile, with FEDPILOT_PROFILE set, or once there is
-    a default profile (`fedpilot profile use`); --folder always means a folder here. `attach`,
-    `logs`, `stop`, `resume` and `fetch` are about a mediator's runs.
+    The commands use a mediator with --mediator, --profile or FEDPILOT_PROFILE, and if there is a
+    default profile (`fedpilot profile use`). --folder always selects a folder on this machine.
+    `attach`, `logs`, `stop`, `resume` and `fetch` need a mediator.
 
     \b
     Examples:

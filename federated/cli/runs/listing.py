@@ -26,16 +26,16 @@ from .places import FOLDER, elsewhere, folder_here, has_runs_here, pointing_here
     default=50,
     show_default=True,
     metavar="N",
-    help="Only the newest N.",
+    help="List only the newest N runs.",
 )
-@click.option("--all", "everything", is_flag=True, help="All runs, however many there are.")
+@click.option("--all", "everything", is_flag=True, help="List all runs.")
 @FOLDER
 @JSON
 @with_mediator
 def list_(most: int, everything: bool, folder: Path | None, access: Access, as_json: bool) -> None:
-    """List the newest runs, oldest first, with their status, rounds and last accuracy.
+    """List the newest runs with status, rounds and last accuracy.
 
-    How many there are beyond is said on stderr; with --json it is `more`.
+    The newest run comes last. The number of older runs goes to stderr; with --json it is `more`.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def _list_here(folder: Path, most: int, as_json: bool) -> None:
         print_json({"runs": rows, "more": more})
         return
     if not rows:
-        click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` makes one")
+        click.echo(f"no runs in {folder}/; `fedpilot run CONFIG` starts one")
         return
     from fedpilot.mediator.cli.tables import run_table
 
@@ -89,7 +89,7 @@ def _list_here(folder: Path, most: int, as_json: bool) -> None:
 @JSON
 @with_mediator
 def show(run_id: str, folder: Path | None, access: Access, as_json: bool) -> None:
-    """Show RUN: its status, its last metrics, what each site added, and where its files are.
+    """Show RUN: status, last metrics, each site's part, and files.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ FOLDER = click.option(
     "--folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where run folders are, here; by default `runs`, unless a mediator is named.",
+    help="Folder of run folders on this machine. Default: `runs`, unless a mediator is named.",
 )
 
 
@@ -26,7 +26,9 @@ def folder_here(access: Access, folder: Path | None) -> Path | None:
     if folder is None:
         return DEFAULT_FOLDER if access.chosen_or_none() is None else None
     if access.mediator or access.profile:
-        raise click.UsageError("--folder is a place here, --mediator and --profile are elsewhere.")
+        raise click.UsageError(
+            "--folder is on this machine; leave it out, or leave out --mediator and --profile."
+        )
     return folder
 
 
@@ -53,6 +55,6 @@ def has_runs_here() -> bool:
 def elsewhere(access: Access) -> str:
     """The option that directs a command to runs here."""
     return (
-        f"this is about the mediator {access.chosen().address} of the default profile; for the "
+        f"this is from the mediator {access.chosen().address} of the default profile; for the "
         f"runs in {DEFAULT_FOLDER}/ here add --folder {DEFAULT_FOLDER}"
     )

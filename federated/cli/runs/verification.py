@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     type=click.Choice(["last", "all", "none"]),
     default="last",
     show_default=True,
-    help="What is trained again: the rounds after the older checkpoint that is kept (of a run "
-    "without one, all rounds if they took less than a minute), all rounds, or nothing. Two runs: "
-    "as few rounds as it takes to find out, all that come before where they part, or nothing.",
+    help="Which rounds to train again. `last`: those after the older of the kept checkpoints; "
+    "without one, all rounds if they took at most a minute. `all`: all rounds. `none`: no round. "
+    "For two runs, `last` trains as few rounds as possible, and `all` all up to the difference.",
 )
 @click.option(
     "--clients",
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     default=10,
     show_default=True,
     metavar="N",
-    help="List so many of the clients that differ; all are counted.",
+    help="List at most N of the clients that differ; the total counts all.",
 )
 @click.option(
     "--set",
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Train again elsewhere, as with `resources.workers=1`; keys that decide the bits stay.",
+    help="Override a config key for the training here, such as `resources.workers=1`; not a key "
+    "that decides the bits.",
 )
 @JSON
 @with_mediator
@@ -65,21 +66,21 @@ def verify_(
     access: Access,
     as_json: bool,
 ) -> None:
-    """Check that RUN is what it says, or find out where RUN and RUN2 part.
+    """Check RUN against its records, or find where RUN and RUN2 differ.
 
-    RUN is an id, or the path of a run folder. Nothing is written there, and a run that is being run
-    is refused.
+    RUN is an id, or the path of a run folder. The command writes nothing there, and refuses a run
+    in progress.
 
-    One run: its rows, models and checkpoints must fit together, its config, code and data must be
-    what was run, and rounds that are trained again must come out in the same bits.
+    One run: its rows, models and checkpoints must be consistent. Its config, code and data must be
+    those that were run. Rounds that the command trains again must give the same bits.
 
-    Two runs: says at which round they part, and which clients and tensors of that round differ. The
-    model before that round comes from a checkpoint, or the rounds before it are trained again;
-    then its clients are trained one by one under each config. Digests of clients that the runs
-    recorded take the place of that.
+    Two runs: the command finds the first round that differs, and its clients and tensors that
+    differ. The model before that round comes from a checkpoint, or from training the rounds again.
+    Then the command trains the round's clients one by one with each config, unless the runs have
+    recorded client digests.
 
-    Runs of a mediator are fetched into a folder of their own first; to be trained again here, they
-    need their code and their data here.
+    The command copies runs of a mediator to a temporary folder first. To train them again, it needs
+    their code and data on this machine.
 
     \b
     Examples:
@@ -88,8 +89,8 @@ def verify_(
       fedpilot runs verify base elsewhere/runs/base --json
 
     \b
-    Exit codes: 0 verified, or the two agree; 1 they differ; 3 the run cannot be
-    trained again here, having other code or data than was run.
+    Exit codes: 0 verified, or the two agree; 1 a difference; 3 the run cannot be trained again
+    here: its code or data have changed.
     """
     names = [run_id] if other is None else [run_id, other]
     with exit_codes(), Interruptions() as watched, tempfile.TemporaryDirectory() as aside:

@@ -33,30 +33,32 @@ DISTRIBUTION_KEYS: dict[str, tuple[str, ...]] = {
 
 
 class Data(Section):
-    """What the clients hold."""
+    """The data of the clients."""
 
     dataset_type: str | None = Field(default=None, examples=["digits"])
-    """Required without `from`: a built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`,
-    `cifar100`) or your own loader as `module:function`. Every site loads the same data."""
+    """A built-in (`digits`, `synthetic`, `npz`, `idx`, `cifar10`, `cifar100`), or your own loader
+    as `module:function`. Required without `from`. Every site loads the same data."""
     options: Options = Field(default={})
     """Keyword arguments of the loader, such as `path: data/mnist`."""
     from_: Literal["sites"] | None = Field(default=None, alias="from", examples=["sites"])
-    """`sites`: the data lies at the sites, whose admins have declared it, and stays there; the
-    population is the union of the clients that they declare. All other keys of this section but
-    `dataset` are left out then."""
+    """`sites`: the sites' admins declare the data, and it stays at the sites. The population is the
+    union of the declared clients. Leave out all other keys of this section except `dataset`."""
     dataset: str | None = Field(default=None, examples=["scans"])
-    """With `from: sites` (required): the name that the sites have declared the data set by. Those
-    that have not take no part."""
+    """With `from: sites` (required): name of the data set in the sites' declarations. Sites that do
+    not declare it take no part."""
     test_fraction: Annotated[float, Ge(0.0), Lt(1.0)] = 0.2
-    """Share held out as the coordinator's test set when the data set has none of its own."""
+    """Share of the samples to hold out as the coordinator's test set, if the data set has none."""
     data_distribution_kind: DistributionKind = "iid"
-    """How the samples are divided over the clients."""
+    """How the samples are divided over the clients: `iid` at random; `dirichlet` with skewed labels
+    and sizes; `shards` with few labels per client; `quantity` with skewed sizes; `natural` by the
+    client ids in the data; `fixed` by a matrix; `bootstrap` drawn with replacement."""
     dirichlet_beta: PositiveFloat | None = Field(default=None, examples=[0.5])
-    """Concentration for `dirichlet` (required) and `bootstrap` (label mix); small is skewed."""
+    """For `dirichlet` (required), and for the label mix of `bootstrap`: concentration. Smaller is
+    more skewed."""
     labels_per_client: Positive | None = Field(default=None, examples=[2])
-    """Labels that a client sees at most, for `shards` (required)."""
+    """For `shards` (required): most labels per client."""
     quantity_beta: PositiveFloat | None = Field(default=None, examples=[2.0])
-    """Concentration of the clients' sizes, for `quantity` (required); small is skewed."""
+    """For `quantity` (required): concentration of the clients' sizes. Smaller is more skewed."""
     distribution_matrix: (
         Annotated[list[Annotated[list[NonNegativeFloat], MinLen(1)]], MinLen(1)] | None
     ) = Field(default=None, examples=[[[0.5, 0.9], [0.5, 0.1]]])
@@ -65,7 +67,7 @@ class Data(Section):
     samples_per_client: Positive | Annotated[list[Positive], Len(2, 2)] | None = Field(
         default=None, examples=[[20, 200]]
     )
-    """For `bootstrap` (required): samples drawn per client, or `[least, most]`."""
+    """For `bootstrap` (required): samples per client, or a range `[least, most]`."""
 
     @model_serializer(mode="wrap")
     def _only_what_counts(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -87,7 +89,7 @@ class Data(Section):
                 yield Conflict(
                     key=name,
                     found=f"`{name}` with `from: sites`",
-                    allowed="leave it out: the sites say what their data is and whose",
+                    allowed="leave it out: the sites declare their data and its clients",
                 )
 
     def broken_rules(self) -> Iterator[Conflict]:
@@ -98,7 +100,7 @@ class Data(Section):
             yield Conflict(
                 key="dataset",
                 found=f"`dataset: {self.dataset}` without `from: sites`",
-                allowed="add `data.from: sites`, or say it as `dataset_type`",
+                allowed="add `data.from: sites`, or use `dataset_type`",
             )
         if self.dataset_type is None:
             yield Conflict(

@@ -27,47 +27,51 @@ class Run(Section):
         ]
         | None
     ) = Field(default=None, examples=["first-try"])
-    """Prefix of the run's id and folder; the config file's name when left out."""
+    """Prefix of the run's id and folder; left out: the name of the config file."""
     random_seed: Annotated[int, Ge(0), Lt(2**63)] = 0
-    """The one seed: initial model, partition, cohorts, batches. Same seed, same bits."""
+    """Seed of the initial model, the partition, the cohorts and the batches. The same seed gives
+    the same bits."""
     reproducible: Literal["warn", "strict"] = "warn"
-    """Workers that differ in what bits depend on (PyTorch, processor, threads, device): say so, or
-    refuse to train with them (`strict`)."""
+    """What to do if workers differ in PyTorch, processor, threads or device, which can change bits:
+    `warn`, or refuse to train with them (`strict`)."""
 
 
 class FederationConfig(Section):
-    """The clients, how many train at a time, and how their updates become one model."""
+    """The clients, how many train per round, and how their updates become one model."""
 
     number_of_clients: Positive | None = Field(default=None, examples=[50])
-    """Size of the population. Left out for `natural`, `fixed` and `data.from: sites`, where the
-    data says it."""
+    """Size of the population. Leave it out for `natural`, `fixed` and `data.from: sites`: the data
+    determines it."""
     client_id_pattern: Annotated[
         str,
         Field(pattern=r"^[^{}]*\{index\}[^{}]*$"),
         Words("text with `{index}` in it once and no other braces"),
     ] = "client_{index}"
-    """How clients are called; `{index}` counts from 0. With `data.from: sites` the site's name and
-    a slash go before it, unless the site discloses the clients' own ids."""
+    """Pattern of client ids; `{index}` counts from 0. With `data.from: sites` the site's name and a
+    slash precede it, unless the site discloses the clients' own ids."""
     rounds: Positive = 10
-    """Rounds of training, unless early stopping ends the run before."""
+    """Number of rounds, unless early stopping ends the run before."""
     clients_per_round: Positive | None = Field(default=None, examples=[20])
-    """Clients sampled for each round, without replacement. All when neither key is given."""
+    """Clients sampled for each round, without replacement. Without this key and
+    `client_sampling_rate`, all clients train."""
     client_sampling_rate: Fraction | None = Field(default=None, examples=[0.4])
-    """The same as a share of the population (at least one client); excludes `clients_per_round`."""
+    """Share of the population sampled for each round, at least one client. Excludes
+    `clients_per_round`."""
     aggregation_strategy: Literal["fedavg", "median", "trimmed_mean"] = "fedavg"
-    """How updates are combined: `fedavg`, weighted by samples (McMahan et al. 2017), or number by
-    number the `median` or `trimmed_mean` of the clients (Yin et al. 2018). Those two keep every
-    update of a round in memory."""
+    """How updates are combined: `fedavg` is their mean, weighted by samples (McMahan et al. 2017).
+    `median` and `trimmed_mean` combine the clients' updates coordinate by coordinate (Yin et al.
+    2018), and keep every update of a round in memory."""
     trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
-    """For `trimmed_mean` (required): share of the clients that is cut off at either end."""
+    """For `trimmed_mean` (required): share of the clients to cut off at each end."""
     server_learning_rate: PositiveFloat = 1.0
-    """Step of the server along the mean update; 1 is plain FedAvg."""
+    """Step size of the server along the combined update; 1 is plain FedAvg."""
     topology: Literal["star", "hierarchical"] = "star"
-    """Who exchanges with whom: every client with the coordinator (`star`), or clients several times
-    within groups, as the section `hierarchy` says, before the groups' sums go there
-    (`hierarchical`)."""
+    """`star`: every client exchanges with the coordinator. `hierarchical`: clients average within
+    groups for some rounds, before the groups' sums go to the coordinator; the section `hierarchy`
+    describes the groups."""
     assignment: Literal["capacity", "round_robin"] = "capacity"
-    """Which site a client belongs to: in proportion to the sites' vnodes, or in turn."""
+    """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or in
+    turn (`round_robin`)."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
@@ -82,16 +86,17 @@ class FederationConfig(Section):
 
 
 class GroupRule(Section):
-    """Who belongs to which group; never a matter of where clients are. With `data.from: sites` a
-    group lies within one site, unless the clients may move between all of them."""
+    """The rule that assigns clients to groups, wherever they train. With `data.from: sites` a group
+    lies within one site, unless the clients may move between all sites."""
 
     by: Literal["label", "column", "blocks"] = "label"
-    """The label, or the value of a column of the data set, that most of a client's samples have
-    (the first of several); or `blocks` of clients in their order, in a simulation."""
+    """`label` or `column`: the label, or the value of a column of the data set, that most of a
+    client's samples have (the first one in a tie). `blocks`: consecutive clients; in a simulation
+    only."""
     column: str | None = Field(default=None, examples=["hospital"])
-    """For `column` (required): its name; the data set has to be loaded with it."""
+    """For `column` (required): name of a column that the data set is loaded with."""
     count: Positive | None = Field(default=None, examples=[10])
-    """For `blocks` (required): how many there are."""
+    """For `blocks` (required): number of groups."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.only_with("column", "by", "column")
@@ -100,26 +105,26 @@ class GroupRule(Section):
 
 class Hierarchy(Section):
     """With `federation.topology: hierarchical` (required): groups of clients that average among
-    themselves for some rounds before their sums cross to the others. A group is trained by one
-    worker, so there should be at least as many groups as workers."""
+    themselves for some rounds before their sums go to the coordinator. One worker trains a group,
+    so there should be at least as many groups as workers."""
 
     groups: GroupRule = GroupRule()
-    """Who belongs to which group."""
+    """The rule that assigns clients to groups."""
     rounds_per_group: Annotated[int, Gt(0), Le(1_000_000)] = 2
-    """Rounds inside a group in every round of the federation; with 1, each group's clients are
-    added up as those of a star are."""
+    """Rounds inside each group per round of the federation; with 1, clients are summed as in a
+    star."""
     clients_per_round: Positive | None = Field(default=None, examples=[5])
-    """Clients of a group that train in each of its rounds, sampled without replacement; all where
-    it has fewer, and when neither key is given."""
+    """Clients of a group that train in each of its rounds, sampled without replacement. All clients
+    train if the group has fewer, or without this key and `client_sampling_rate`."""
     client_sampling_rate: Fraction | None = Field(default=None, examples=[0.5])
-    """The same as a share of the group (at least one client); excludes `clients_per_round`."""
+    """Share of each group that trains, at least one client. Excludes `clients_per_round`."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
 
 
 class Model(Section):
-    """What is trained."""
+    """The model to train."""
 
     model_type: str
     """A built-in (`cnn`, `lenet`, `logistic_regression`, `mlp`, `resnet18`, `transformer`) or your
@@ -127,20 +132,20 @@ class Model(Section):
     options: Options = Field(default={})
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
-    """Floating-point buffers (BatchNorm statistics): averaged by samples (combined as the other
-    numbers by `median` and `trimmed_mean`), or kept as they were at the start. Integer counters
-    become the largest seen, either way."""
+    """Floating-point buffers (BatchNorm statistics): `average` combines them like other tensors,
+    and `fedavg` then weights them by samples; `keep` keeps their initial values. Integer counters
+    become the largest value seen, either way."""
 
 
 class Training(Section):
-    """What a client does in a round."""
+    """The local training of a client in a round."""
 
     number_of_epochs: Positive = 1
     """Passes over the client's own samples."""
     batch_size: Positive = 32
     """Samples per local step; the last batch of an epoch may be smaller."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Local optimizer; its state starts anew with every round."""
+    """Local optimizer; it starts without state in every round."""
     learning_rate: PositiveFloat = 0.1
     """Local step size."""
     momentum: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0
@@ -148,32 +153,31 @@ class Training(Section):
     weight_decay: NonNegativeFloat = 0.0
     """L2 penalty (decoupled for `adamw`)."""
     loss_function: str = "cross_entropy"
-    """`cross_entropy`, or your own `module:function` of (outputs, labels) giving a mean."""
+    """`cross_entropy`, or your own `module:function` of (outputs, labels) that returns a mean."""
     shuffle: bool = True
-    """A fresh order of the samples in every epoch."""
+    """Shuffle the samples in every epoch."""
     client_update: str | None = Field(default=None, examples=["my_module:client_update"])
-    """Your own way of training a client, `module:function`; left out: epochs of local steps as this
-    section says."""
+    """Your own function that trains a client, `module:function`; left out: epochs of local steps
+    with the keys of this section."""
     execution: Literal["auto", "sequential", "folded", "mapped", "compiled"] = "auto"
-    """How the clients of a chunk are computed: one after another (`sequential`), at once, folded
-    into the batch (`folded`) or by `torch.func.vmap` (`mapped`), or by one call of machine code
-    that is made for chains of dense layers on a CPU (`compiled`). `auto` is decided by a cost
-    model, from the model's structure and this config alone, and written into the run's
-    `config.yaml`."""
+    """How a worker trains the clients of a chunk: one after another (`sequential`), at once by
+    folding them into the batch (`folded`) or by `torch.func.vmap` (`mapped`), or by machine code
+    for chains of dense layers on a CPU (`compiled`). With `auto`, a cost model chooses from the
+    model's structure and this config alone, and the run's `config.yaml` records the choice."""
     chunk_size: Positive | Literal["auto"] = Field(default="auto", examples=[64])
-    """Clients of a chunk; `auto` comes from the same cost model."""
+    """Clients per chunk; with `auto`, the same cost model chooses."""
     execution_model: Literal[1] | None = Field(default=None, examples=[1])
-    """Number of the cost model that decides what `auto` means; left out: the newest. A run writes
-    down which one it was. A cost model is never changed: a better one gets the next number."""
+    """Version of the cost model behind `auto`; left out: the newest. A run records its version. A
+    version never changes: a better cost model gets the next number."""
     execution_reason: str | None = Field(default=None, examples=["about 17x as fast as one by one"])
-    """Why `auto` meant this, as a run writes it down. It changes nothing."""
+    """Why `auto` chose this execution, as recorded by a run. It has no effect."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.execution == "auto" and self.chunk_size != "auto":
             yield Conflict(
                 key="chunk_size",
                 found=f"`chunk_size: {self.chunk_size}` with `execution: auto`",
-                allowed="`chunk_size: auto`, or name the execution",
+                allowed="`chunk_size: auto`, or a given `execution`",
             )
         together = self.execution not in ("auto", "sequential")
         if self.client_update is not None and together:
@@ -185,7 +189,7 @@ class Training(Section):
         if self.loss_function != "cross_entropy" and together:
             yield Conflict(
                 key="execution",
-                found=f"`execution: {self.execution}` with a `loss_function` of your own",
+                found=f"`execution: {self.execution}` with your own `loss_function`",
                 allowed="`auto` or `sequential`: your loss sees one client's batch at a time",
             )
         if self.momentum and self.optimizer != "sgd":
@@ -197,14 +201,14 @@ class Training(Section):
 
 
 class EarlyStopping(Section):
-    """When to end before the last round."""
+    """Conditions that end the run before its last round."""
 
     patience: Positive | None = Field(default=None, examples=[5])
-    """Evaluations without improvement after which the run ends."""
+    """The run ends after this many evaluations in a row without improvement."""
     min_delta: NonNegativeFloat = 0.0
-    """What counts as an improvement."""
+    """The metric must improve by more than this to count as an improvement."""
     target: float | None = Field(default=None, examples=[0.95])
-    """End as soon as the metric reaches this."""
+    """The run ends once the accuracy is at least this, or the loss at most this."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.patience is None and self.target is None:
@@ -216,22 +220,23 @@ class EarlyStopping(Section):
 
 
 class Evaluation(Section):
-    """How the global model is judged."""
+    """The evaluation of the global model."""
 
     every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
     where: Literal["coordinator", "sites"] = "coordinator"
-    """On the coordinator's test set, or on the clients' own samples."""
+    """Evaluate on the coordinator's test set, or on the clients' own samples (`sites`)."""
     clients: Literal["sampled", "fraction", "all"] = "sampled"
-    """With `where: sites`: the round's cohort, a random share of the population, or all clients."""
+    """With `where: sites`, the clients that evaluate: the round's cohort (`sampled`), a random
+    `fraction` of the population, or `all`."""
     fraction: Fraction | None = Field(default=None, examples=[0.1])
-    """With `clients: fraction`: that share."""
+    """With `clients: fraction` (required): the share of the population."""
     batch_size: Positive = 256
-    """Samples per forward pass; part of the run's identity, since it can change the last bit."""
+    """Samples per forward pass. It can change the last bit, so it is part of the run's identity."""
     metric: Literal["accuracy", "loss"] = "accuracy"
-    """What decides which model is the best, and early stopping."""
+    """Metric that selects the best model and decides early stopping."""
     early_stopping: EarlyStopping | None = Field(default=None, examples=[{"patience": 5}])
-    """Left out: all rounds are run."""
+    """Left out: the run does all rounds."""
 
     def is_due(self, round_number: int, last: int) -> bool:
         """Whether a round of so many is judged."""

@@ -27,46 +27,48 @@ class RayConfig(Section):
     """Which Ray the run uses."""
 
     address: str | None = Field(default=None, examples=["auto"])
-    """`host:port` or `auto` of a running cluster; left out: a private one is started and ended."""
+    """`host:port` of a running cluster, or `auto`; left out: the run starts a private Ray and ends
+    it."""
     auth_mode: Literal["token", "disabled"] | None = Field(default=None, examples=["token"])
-    """Ray's authentication when connecting; left out: RAY_AUTH_MODE, or `disabled`."""
+    """Authentication of the running cluster; left out: RAY_AUTH_MODE, or `disabled`."""
     num_cpus: Positive | None = Field(default=None, examples=[4])
-    """CPUs that a private Ray believes it has; left out: the machine's."""
+    """CPUs of a private Ray; left out: all CPUs of the machine."""
     num_gpus: Annotated[int, Ge(0)] | None = Field(default=None, examples=[1])
-    """GPUs likewise."""
+    """GPUs of a private Ray; left out: all GPUs of the machine."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
             yield Conflict(
                 key="address",
                 found="`address` together with `num_cpus` or `num_gpus`",
-                allowed="sizes only for a private Ray (no `address`)",
+                allowed="`num_cpus` and `num_gpus` only for a private Ray (no `address`)",
             )
 
 
 class ResourcesConfig(Section):
-    """The gang: the fixed-size vnodes that are reserved together before anything trains."""
+    """The gang: fixed-size vnodes that the run reserves together before anything trains."""
 
     workers: Positive | Literal["auto"] = "auto"
-    """Vnodes of the gang, one warm worker on each; `auto`: as many as fit, at most 16."""
+    """Vnodes of the gang, with one warm worker each; `auto`: as many as fit, at most 16."""
     cpus_per_worker: Annotated[float, Ge(0.0)] = 1.0
-    """CPUs of a vnode; its whole part, and at least 1, is the number of PyTorch threads."""
+    """CPUs of a vnode. PyTorch uses that many threads, rounded down, but at least 1."""
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0
     """GPUs of a vnode."""
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
-    """Memory of a vnode, as Ray accounts it; at least 1 MB."""
+    """Memory of a vnode, in Ray's accounting; at least 1 MB."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
-    """How the vnodes lie on the machines."""
+    """How Ray places the vnodes on machines."""
     reserve_timeout: PositiveFloat = 60.0
-    """Seconds to wait for a gang that fits the cluster but not at this moment."""
+    """Seconds to wait for free resources, if the cluster is large enough for the gang."""
     start_timeout: PositiveFloat = 300.0
-    """Seconds that Ray may take to start, or to answer if it runs already, and then the workers."""
+    """Seconds that Ray may take to start or to answer; the workers then have as long to start."""
     worker_timeout: PositiveFloat = 1800.0
-    """Seconds after which a worker that does not answer is taken for dead."""
+    """Seconds without an answer after which the run treats a worker as dead."""
     worker_restarts: Annotated[int, Ge(0)] = 3
-    """Times that the same clients may lose their worker before the run gives up."""
+    """How often the same clients may lose their worker before the run fails."""
     node_idle_timeout: PositiveFloat = 300.0
-    """Seconds after which a VirtualNode that was materialized by itself gives its place back."""
+    """Idle seconds after which a VirtualNode that was used by itself, outside a round, is
+    released."""
     ray: RayConfig = RayConfig()
     """Which Ray the run uses."""
 
@@ -91,19 +93,20 @@ class ResourcesConfig(Section):
 
 
 class SitesConfig(Section):
-    """The Ray clusters that take part. `sites: 3` is short for `count: 3`, which starts three on
-    this machine, called `site_1` to `site_3`, and ends them with the run. They share its CPUs and
-    GPUs out evenly, unless `resources.ray` says what each has; `resources.workers` is of each."""
+    """The Ray clusters that take part. `sites: 3` is short for `count: 3`. Without a mediator, it
+    starts `site_1` to `site_3` on this machine, and ends them with the run. They share its CPUs and
+    GPUs evenly, unless `resources.ray` gives the size of each. `resources.workers` is per site."""
 
     count: Positive | None = Field(default=None, examples=[3])
-    """So many sites; left out: one, in the process of the run itself."""
+    """Number of sites; left out: one, in the process of the run itself. At a mediator, the run
+    takes so many of the ready sites; left out: all of them."""
     min_sites: Positive | None = Field(default=None, examples=[2])
-    """Sites that must have reserved their part of the gang; left out: all."""
+    """Sites that must have reserved their part of the gang; left out: all sites of the run."""
     required: list[str] = Field(default=[], examples=[["site_1"]])
     """Names of sites without which the run does not begin."""
     site_files: list[str] = Field(default=[], examples=[["east.yaml", "west.yaml"]])
-    """With `data.from: sites`, one for each of `count`: what the sites of this machine declare,
-    as a site's admin would write it (`site.yaml`). No policy is asked: the data is yours."""
+    """With `data.from: sites` and no mediator: a `site.yaml` for each of `count` sites. No policy
+    applies, since the data is yours."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,7 +134,7 @@ class SitesConfig(Section):
             yield Conflict(
                 key="required",
                 found=f"no site of this run is called {', '.join(unknown)}",
-                allowed=f"names among: {', '.join(some)}",
+                allowed=f"names of its sites: {', '.join(some)}",
             )
 
 
@@ -142,31 +145,32 @@ class Participation(Section):
     `journal/`, and a resumed or verified run takes them from there."""
 
     quorum: Fraction = 1.0
-    """Share of the cohort (before over-sampling) that has to count. A round that is closed with
-    fewer ends the run, which can be resumed."""
+    """Share of the cohort (before over-sampling) that must count. If a round closes with fewer
+    clients, the run ends and can be resumed."""
     deadline_s: PositiveFloat | None = Field(default=None, examples=[120.0])
-    """Seconds after which a round is closed: what is done by then counts."""
+    """Seconds after which a round closes; the clients that are done by then count."""
     over_sampling: NonNegativeFloat = Field(default=0.0, examples=[0.25])
-    """Clients that are asked beyond the cohort, as a share of it; a round is closed as soon as as
-    many as the cohort has are done."""
+    """Extra clients to ask, as a share of the cohort. The round closes once as many clients are
+    done as the cohort has."""
     replacement: bool = True
-    """Whether clients of a lost site that may move are trained at the others; otherwise they wait
-    for their site. Clients of a `client_update` always do: what they remember is there."""
+    """Whether other sites train the movable clients of a lost site; otherwise these wait for their
+    site. With a `client_update` clients always wait, since their memory is at their site."""
     late_updates: Literal["discard", "carry"] = "discard"
-    """Updates that arrive after their round was closed. `carry` adds them to a later round, as one
-    update per site that counts less the later it is; only for algorithms that take the weighted
-    mean, and where a clock closes rounds."""
+    """What happens to updates that arrive after their round closed. `carry` adds them to a later
+    round, with less weight the later they are. It needs `fedavg`, and a clock that closes
+    rounds."""
     staleness_exponent: NonNegativeFloat = 0.5
     """With `carry`: an update that is s rounds late counts `(1 + s) ** -staleness_exponent` of its
     samples (Nguyen et al. 2022)."""
     most_rounds_late: Annotated[int, Gt(0), Le(100)] = 1
-    """With `carry`: updates later than so many rounds are discarded. As many models are kept."""
+    """With `carry`: most rounds that an update may be late; later ones are discarded. The run keeps
+    as many models."""
     wait_for_sites_s: NonNegativeFloat = 60.0
-    """Seconds that clients wait for the return of a site that has to come back; then the run ends,
-    unless the quorum does without them."""
+    """Seconds to wait for a site that must return. Then the run ends, unless the quorum allows a
+    round without its clients."""
     closing_s: PositiveFloat = 30.0
-    """Seconds that sites have to hand up what is done when a round is closed; the chunks that
-    workers are at still count."""
+    """Seconds that sites have to send finished work after a round closes. Chunks that workers are
+    training at that moment still count."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.late_updates == "carry":
@@ -174,7 +178,7 @@ class Participation(Section):
                 yield Conflict(
                     key="late_updates",
                     found="`carry` without `deadline_s` and `over_sampling`: no update is late",
-                    allowed="one of the two, or `discard`",
+                    allowed="one of these keys, or `discard`",
                 )
             return
         for key in ("staleness_exponent", "most_rounds_late"):
@@ -187,42 +191,42 @@ class Participation(Section):
 
 
 class Robustness(Section):
-    """The most that one site may add to a round. A site that adds more is named and left out of the
-    round, and of the run when it does so again. Without limits a site that stands out is named.
-    Impossible answers are always refused."""
+    """The most that one site may add to a round. The run names a site that adds more, and leaves it
+    out of the round, or out of the run if it does so again. Without limits, the run only names
+    sites that stand out. It always refuses impossible answers."""
 
     max_site_share: Fraction | None = Field(default=None, examples=[0.5])
-    """A site's part of the samples of a round (of the clients, where the algorithm looks at every
-    update), at least 1 / sites. It is not applied while fewer sites than it needs are there; see
+    """Share of a round's samples (of its clients, with `median` and `trimmed_mean`) from one site;
+    at least 1 / sites. The limit is not applied while there are too few sites to keep it; see
     `sites.min_sites`."""
     max_update_norm: PositiveFloat | None = Field(default=None, examples=[10.0])
-    """The Euclidean norm of a site's mean update, over all tensors that are averaged."""
+    """Euclidean norm of a site's mean update, over all averaged tensors."""
 
 
 class Traffic(Section):
-    """The most bytes that a run may send to its sites and get from them, both directions together.
-    A round that would need more is not begun: the run ends, and can be resumed with other limits.
-    Where a mediator carries the orders, bytes are those on the wire, otherwise those of tensors."""
+    """The most bytes between a run and its sites, both directions together. The run ends before a
+    round that would need more, and can be resumed with higher limits. With a mediator, the bytes on
+    the wire count; without one, the bytes of tensors."""
 
     round_bytes: Bytes | None = Field(default=None, examples=["500MB"])
-    """Of all sites in one round; a round that is run again after an interruption counts anew."""
+    """Limit for all sites in one round. A round repeated after an interruption counts from 0."""
     run_bytes: Bytes | None = Field(default=None, examples=["20GB"])
-    """Of all sites in the whole run, interrupted rounds too."""
+    """Limit for all sites in the whole run, including interrupted rounds."""
     site_bytes: Bytes | None = Field(default=None, examples=["5GiB"])
-    """Of any one site in the whole run."""
+    """Limit for each site in the whole run."""
 
 
 class Outputs(Section):
-    """What is kept."""
+    """The files that the run keeps."""
 
     folder: str = "runs"
-    """Where run folders are made."""
+    """Folder for run folders."""
     checkpoint_every: Positive = 1
-    """Rounds between checkpoints; the last two and the best are kept."""
+    """Rounds between checkpoints. The run keeps the last two, and the best model."""
     curves: bool = True
-    """Draw `curves.png` at the end."""
+    """Draw `curves.png` at the end of the run."""
     client_digests: bool = False
-    """Keep the digests of what every client of every round became in `clients.jsonl`, so that
-    `fedpilot runs verify` can name the client at which two runs part."""
+    """Record a digest of every client's result in every round in `clients.jsonl`, so that
+    `fedpilot runs verify` can name the client where two runs first differ."""
     tensorboard: bool = False
-    """Write TensorBoard event files too (needs `pip install fedpilot[tensorboard]`)."""
+    """Also write TensorBoard event files (needs `pip install fedpilot[tensorboard]`)."""

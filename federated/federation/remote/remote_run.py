@@ -199,7 +199,7 @@ def _ended(access: Access, run: str, ending: Mapping[str, Any]) -> int:
         case "failed":
             fail(f"run {run} failed: {failure}", exit_code_of_failure(failure))
     resumes = access.step("runs", "resume", run)
-    fail(f"run {run} was stopped; to go on with it: {resumes}", INTERRUPTED)
+    fail(f"run {run} was stopped; to resume it: {resumes}", INTERRUPTED)
 
 
 def exit_code_of_failure(failure: str) -> int:

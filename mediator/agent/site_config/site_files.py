@@ -87,26 +87,28 @@ Amount = Annotated[float, Ge(0)]
 
 
 class SchemaSection(Strict):
-    """What a sample looks like, checked against what the loader gives."""
+    """Shape and type of a sample, which the loader's samples must match."""
 
     input_shape: list[Positive]
-    """Without the batch: `[1, 28, 28]`."""
+    """Shape of a sample without the batch dimension, such as `[1, 28, 28]`."""
     dtype: Literal["float32", "float64", "float16", "int64", "int32", "uint8"] = "float32"
+    """Type of a sample's values."""
     num_classes: Positive | None = None
-    """Left out where the target is no class."""
+    """Number of classes; left out if the target is not a class."""
 
 
 class ClientsSection(Strict):
-    """How clients arise from the data set."""
+    """How samples belong to clients."""
 
     arise: Literal["file_per_client", "column", "id_list"]
-    """A file for each client, named by its id; a column of ids; or a list of ids."""
+    """What makes a client: a file named by the client's id, all samples with one value in a column,
+    or an id in a list."""
     pattern: str | None = None
-    """With `file_per_client`: which files below `path`; `*` if left out."""
+    """With `file_per_client`: pattern of the files below `path`; left out: `*`."""
     column: str | None = None
-    """With `column`, required: its name."""
+    """With `column` (required): name of the column of client ids."""
     file: str | None = None
-    """With `id_list`, required: a text file, an id per line; relative to `site.yaml`."""
+    """With `id_list` (required): text file with an id per line; relative to `site.yaml`."""
 
     @model_validator(mode="after")
     def _belongs(self) -> ClientsSection:
@@ -121,30 +123,30 @@ class ClientsSection(Strict):
 
 
 class DiscloseSection(Strict):
-    """What may leave the site of this data set, beside schema and number of clients."""
+    """What the site discloses of this data set, besides name, schema, residency and number of
+    clients. `rounded`: to tens; `noised`: with random noise."""
 
     ids: Literal["exact", "none"] = "none"
-    """The clients' ids; without them clients are numbered."""
+    """The clients' ids; with `none`, clients are numbered."""
     counts: Literal["exact", "rounded", "noised", "none"] = "none"
-    """Samples of each client."""
+    """Number of samples of each client."""
     label_histogram: Literal["exact", "rounded", "noised", "none"] = "none"
-    """Samples of each label, all clients together."""
+    """Number of samples of each label, over all clients."""
 
 
 class DatasetSection(Strict):
-    """One data set."""
+    """A declared data set."""
 
     dataset_type: str
-    """The loader: a built-in, or `module:function`, as in a run's config."""
+    """Loader: a built-in, or `module:function`, as in a run's config."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the loader."""
     path: str | None = None
-    """Where it lies; relative to `site.yaml`."""
+    """Folder or file of the data; relative to `site.yaml`."""
     schema_: SchemaSection = Field(alias="schema")
-    """What a sample looks like."""
     clients: ClientsSection
     residency: Literal["pinned", "movable"] = "pinned"
-    """Whether a client's work may be done elsewhere when this site is lost."""
+    """Whether other sites may train a client if this site is lost (`movable`) or not (`pinned`)."""
     disclose: DiscloseSection = DiscloseSection()
 
 
@@ -152,7 +154,7 @@ class SiteFile(Strict):
     """`site.yaml`."""
 
     datasets: dict[Name, DatasetSection] = Field(default_factory=dict)
-    """By name."""
+    """The declared data sets, by name."""
 
 
 def read_site_file(path: Path | None) -> dict[str, Declaration]:
@@ -203,16 +205,17 @@ def _declaration(name: str, section: DatasetSection, file: Path) -> Declaration:
 
 
 class DatasetRuleSection(Strict):
-    """Who may train what on a declared data set."""
+    """The users and models that may train on a declared data set."""
 
     users: list[User]
-    """Names as in certificates, or `role:operator` for everybody of a role."""
+    """Names as in certificates, or a role such as `role:operator`."""
     models: list[str] | None = None
-    """Patterns such as `mlp` or `hospital.models:*`; left out: what `models` above allows."""
+    """Patterns such as `mlp` or `hospital.models:*`; left out: all that the policy's `models`
+    allows."""
 
 
 class ResourcesSection(Strict):
-    """The most that one run gets at this site."""
+    """The most resources of one run at this site; memory in bytes."""
 
     vnodes: Positive | None = None
     cpus: Amount | None = None
@@ -228,33 +231,35 @@ class BytesSection(Strict):
 
 
 class PolicyFile(Strict):
-    """`policy.yaml`. What is left out is not limited, but `commands`, `code_digests` and
-    `simulations`."""
+    """`policy.yaml`. A key that is left out sets no limit, except for `datasets`, `commands`,
+    `code_digests` and `simulations`."""
 
     users: list[User] | None = None
-    """Who may run anything here."""
+    """Users that may train here: names as in certificates, or a role such as `role:operator`. Left
+    out: all users that the mediator admits."""
     models: list[str] | None = None
-    """Patterns of the models that may be trained; one that spells out a package, such as
-    `hospital.models:*`, lets installed models of it be loaded."""
+    """Patterns of the models that may train here. A pattern with a package name, such as
+    `hospital.models:*`, also allows this site to load that package's installed models."""
     code_digests: list[Digest] | None = None
-    """Digests of the users' own modules that may be run, or `any`; `fedpilot check` prints them.
+    """Digests of users' modules that may run here, as `fedpilot check` prints them, or `any`.
 
-    Left out: built-ins, and installed models that `models` names; nothing that a run brings."""
+    Left out: built-ins and installed models that `models` names, but no code that a run brings."""
     datasets: dict[Name, DatasetRuleSection] = Field(default_factory=dict)
-    """A declared data set without a rule is nobody's."""
+    """Rules for declared data sets. No user may train on a data set without a rule."""
     resources: ResourcesSection = ResourcesSection()
     minimum_cohort: Positive = 1
-    """Clients that an answer has to stand for; with fewer the site refuses to answer."""
+    """Fewest clients that an answer may cover; the site refuses answers about fewer."""
     bytes_per_round: BytesSection = BytesSection()
-    """Of one run."""
+    """Limits for one run in one round."""
     bytes_per_day: BytesSection = BytesSection()
-    """Of all runs, by days of UTC."""
+    """Limits for all runs together, per day in UTC."""
     simulations: Literal["none", "builtin"] | list[str] = "builtin"
-    """Which data runs may simulate clients with, beside declared data: none; `builtin`, data sets
-    of fedpilot's own that read no file; or a list of folders, below which they may also read files.
-    Folders are relative to `policy.yaml`."""
+    """Undeclared data with which runs may simulate clients: `none`; `builtin`, built-in data sets
+    that read no file; or a list of folders, relative to `policy.yaml`, from which runs may also
+    read files."""
     commands: Literal["none", "read", "all"] = "none"
-    """Which `fedpilot cluster` and `fedpilot job` commands may come through the mediator."""
+    """`fedpilot cluster` and `fedpilot job` commands that the mediator may pass on: none, those
+    that only read, or all."""
 
 
 def read_policy(path: Path | None) -> Policy:

@@ -39,7 +39,7 @@ def test_the_list_says_who_runs_who_waits_and_what_is_outside() -> None:
     assert "1 CPU" in lines["busy"]
     assert "WAITING, 1st" in lines["late"]
     assert "team" in lines["guest"]
-    assert "outside of all" in lines["free"]
+    assert "outside all" in lines["free"]
     text = printed(job_table(known().list(), NOW), width=120)
     assert "room for none of it" in text
     assert "outside of it: task out of job 02000000" in text
@@ -58,7 +58,7 @@ def test_one_job_is_shown_with_its_virtual_cluster() -> None:
     assert busy.count("in no group") == 1
     assert "○ waiting, 1st" in shown("late")
     assert "team, which stays" in shown("guest")
-    assert "outside of them all" in shown("free")
+    assert "outside all of them" in shown("free")
     end = {"cluster": "done", "event": "ended", "reason": "its job ended", "time": NOW}
     assert "done has ended: its job ended" in shown("done", [end])
 
@@ -138,7 +138,7 @@ def test_explain_tells_of_a_job_and_of_its_virtual_cluster() -> None:
             r"Job speech never began: no such package\.",
         ),
         ({"status": "FAILED", "message": "exit code 3"}, r"Job speech failed, .+: exit code 3\."),
-        ({"status": "PENDING"}, r"Job speech has yet to be started by Ray, .+\."),
+        ({"status": "PENDING"}, r"Ray has not started job speech yet: .+\."),
     ],
 )
 def test_explain_tells_how_a_job_ended(changes: dict[str, Any], told: str) -> None:

@@ -164,10 +164,8 @@ BAD = [
         ["--virtual-cluster", "{}", "--min", "CPU=1", "--", "x"], "--virtual-cluster JSON", id="two"
     ),
     pytest.param(["--spec", "/no/such.yaml", "--", "x"], "there is no such file", id="no file"),
-    pytest.param(["--in", "a", "--min", "CPU=1", "--", "x"], "--in takes", id="a spec to join"),
-    pytest.param(
-        ["--in", "a", "--deadline", "5", "--", "x"], "--in takes", id="join with deadline"
-    ),
+    pytest.param(["--in", "a", "--min", "CPU=1", "--", "x"], "--in uses", id="a spec to join"),
+    pytest.param(["--in", "a", "--deadline", "5", "--", "x"], "--in uses", id="join with deadline"),
     pytest.param(["--id", "a/b", "--", "x"], "name: ", id="an id that is no name"),
     pytest.param(["--runtime-env", "[]", "--", "x"], "wanted an object", id="runtime env"),
     pytest.param(
@@ -224,7 +222,7 @@ def test_a_job_that_ray_does_not_begin_is_spoken_of_until_it_begins(
             yield from super().follow(id)
 
     done = invoke(Slow(log=["output\n"]), "submit", "--id", "a", "--", "x")
-    assert "job a waits for 0 s now: Ray has not begun it" in done.stderr
+    assert "job a has waited for 0 s: Ray has not started it" in done.stderr
     assert "runtime environment" not in done.stdout
 
 

@@ -66,7 +66,7 @@ def test_what_is_restored_and_what_is_not_is_said() -> None:
     clusters = bereft(gone("speech"), gone("job-1", "0200"))
     done = invoke(clusters, "restore")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "speech is asked for again" in done.stdout
+    assert "speech is requested again" in done.stdout
     refused = invoke(clusters, "restore", "job-1")
     assert (refused.exit_code, refused.stdout) == (3, "")
     assert "job-1 is not restored: it belonged to job 01" in refused.stderr

@@ -223,13 +223,13 @@ def test_an_override_is_checked_like_the_file() -> None:
     ("arguments", "said"),
     [
         pytest.param(("run",), "CONFIG", id="run without a config"),
-        pytest.param(("run", "a.yaml", "--resume", "b"), "either", id="config and resume"),
+        pytest.param(("run", "a.yaml", "--resume", "b"), "exactly one", id="config and resume"),
         pytest.param(
             ("run", "--resume", "b", "--run-id", "c"), "keeps its id", id="another id for it"
         ),
         pytest.param(
             ("run", "--resume", "b", "--mediator", "h:1", "--set", "run.name=c"),
-            "at a mediator keeps its config",
+            "keeps its config at a mediator",
             id="another config, out of reach",
         ),
         pytest.param(("run", "missing.yaml"), "missing.yaml", id="a config that is not there"),

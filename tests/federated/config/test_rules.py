@@ -79,7 +79,7 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         GOOD + "sites: {count: 2, required: [site_1, paris]}\n",
-        ("x.yaml:12", "sites.required", "called paris", "names among: site_1, site_2", ""),
+        ("x.yaml:12", "sites.required", "called paris", "names of its sites: site_1, site_2", ""),
         id="a site that is not there cannot be required",
     ),
     pytest.param(

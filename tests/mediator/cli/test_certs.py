@@ -64,14 +64,14 @@ def test_init_makes_an_authority_and_the_mediators_credentials(run: Run, folder:
 
 def test_init_tells_what_to_do_next(run: Run, folder: Path) -> None:
     result = run("init", "--host", "localhost")
-    assert f"keep {folder / 'ca.key'} to yourself" in result.stdout
+    assert f"keep {folder / 'ca.key'} secret" in result.stdout
     assert f"fedpilot certs issue --folder {folder}" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        pytest.param([], "name the host", id="no host"),
+        pytest.param([], "give the host name", id="no host"),
         pytest.param(["--host", "a b"], "a host is a DNS name", id="no host's name"),
         pytest.param(["--host", "a", "--days", "0"], "0.0 is not in the range", id="no time"),
     ],

@@ -169,7 +169,7 @@ def invoke(*arguments: str) -> Any:
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        pytest.param(lambda o: ["--mediator", "m:1"], 2, "needs a token", id="no token"),
+        pytest.param(lambda o: ["--mediator", "m:1"], 2, "get a token", id="no token"),
         pytest.param(lambda o: ["--token", o.token()], 2, "--mediator", id="no mediator"),
         pytest.param(lambda o: ["--mediator", "nowhere"], 2, "HOST:PORT", id="no address"),
         pytest.param(lambda o: ["--mediator", ""], 2, "found ''", id="an empty address"),
@@ -267,7 +267,7 @@ def test_an_admin_of_both_joins_by_a_profile_and_comes_back_by_it(tmp_path: Path
 def test_a_profile_and_an_address_are_not_given_together() -> None:
     result = invoke("--profile", "here", "--mediator", "127.0.0.1:7461")
     assert result.exit_code == 2
-    assert "give one of them" in result.output
+    assert "not both" in result.output
 
 
 def test_policy_check_says_what_the_files_allow(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ def test_policy_check_says_what_the_files_allow(tmp_path: Path) -> None:
     assert text.exit_code == 0
     assert "users: alice" in text.output
     assert "at least 5" in text.output
-    assert "data set scans has no rule: nobody may train on it" in text.output
-    assert "data set genes has a rule, and is not declared" in text.output
+    assert "data set scans has no rule: no user may train on it" in text.output
+    assert "data set genes has a rule, but is not declared" in text.output
     document = json.loads(CliRunner().invoke(policy, [*files, "--json"]).output)
     assert document["without_rule"] == ["scans"]
     assert document["not_declared"] == ["genes"]

@@ -102,7 +102,7 @@ def test_a_drain_waits_and_says_what_leaves(served: Served) -> None:
     served.service.polls_until_drained = 3
     result = invoke(served, "site", "drain", "paris")
     assert result.exit_code == 0
-    assert "paris gives away what it has of base" in result.stderr
+    assert "paris hands over its part of base" in result.stderr
     assert "base has left paris; 0 still there" in result.stderr
     assert "paris is cordoned" in result.stdout
 
@@ -138,7 +138,7 @@ def test_an_interrupted_drain_says_how_to_go_on(served: Served) -> None:
 def test_a_site_is_not_removed_unasked(served: Served) -> None:
     result = invoke(served, "site", "remove", "paris")
     assert result.exit_code == 2
-    assert "what it has of base is lost" in result.stderr
+    assert "its part of base is lost" in result.stderr
     assert "--yes" in result.stderr
     assert served.service.sites["paris"]["state"] == "ready"
     assert "paris is left" in invoke(served, "site", "remove", "paris", "--yes").stdout
@@ -278,7 +278,7 @@ def test_the_answers_of_all_sites_are_one_document(served: Served) -> None:
     assert {name: each["exit_code"] for name, each in sites.items()} == {"paris": 0, "rome": 3}
     assert sites["paris"]["answer"]["arguments"] == ["job", "list", "--json"]
     assert sites["rome"]["error"] == "from rome"
-    assert "oslo is lost: not asked" in result.stderr
+    assert "skipping oslo: it is lost" in result.stderr
 
 
 def test_a_lost_site_does_not_hide_what_the_others_say(served: Served) -> None:

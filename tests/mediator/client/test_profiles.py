@@ -87,7 +87,7 @@ def test_what_is_said_most_clearly_counts(
         ),
         pytest.param(TWO, ConnectionOptions(variable="nobody"), "'nobody'", id="a wrong variable"),
         pytest.param(
-            TWO, ConnectionOptions(mediator="a:1", profile="one"), "one of them", id="two ways"
+            TWO, ConnectionOptions(mediator="a:1", profile="one"), "not both", id="two ways"
         ),
         pytest.param(
             TWO, ConnectionOptions(mediator="else:1"), "--credentials DIR", id="nobody's address"

@@ -39,7 +39,7 @@ STORIES = [
             "1st of 2",
             "2 CPU are free",
             "lacks 3 CPU",
-            "an end of speech (3 CPU), vision (2 CPU) or what runs outside of them (1 CPU)",
+            "ending speech (3 CPU), vision (2 CPU) or what runs outside of them (1 CPU)",
             "gives up in 10 min",
             "Once it has its places, it stays until it is deleted",
         ],
@@ -72,7 +72,7 @@ STORIES = [
         "vision",
         [],
         recovering(),
-        ["machine b died", "lacks 1 CPU", "nothing is free.", "an end of x (3 CPU)"],
+        ["machine b died", "lacks 1 CPU", "nothing is free.", "ending x (3 CPU)"],
         id="one that has lost a machine",
     ),
     pytest.param(
@@ -111,7 +111,9 @@ def test_it_is_explained(
 def test_pieces_that_do_not_fit_are_not_called_a_lack() -> None:
     document = shared()
     document["clusters"][2] = waiting("tabular", 1, 2, "one node needs 2 CPU")
-    assert "enough in all, but not in pieces that fit" in explained("tabular", document=document)
+    assert "Enough is free in total, but not in the sizes that it needs" in explained(
+        "tabular", document=document
+    )
 
 
 def test_who_holds_what_is_named_but_for_the_one_that_asks() -> None:

@@ -146,7 +146,7 @@ def test_check_says_how_many_rounds_a_budget_is_enough_for(lab: Lab, tmp_path: P
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(parse_config(lab.config(traffic__run_bytes=FIRST + LATER))))
     told = CliRunner().invoke(main, ["check", str(path)]).stdout
-    assert "a round is 252 B of traffic for each site" in told
+    assert "a round needs 252 B of traffic for each site" in told
     assert "is enough for at most 2 of 4 rounds" in told
     found = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
     assert (found["bytes_of_round"], found["rounds_within_budget"]) == (LATER, 2)

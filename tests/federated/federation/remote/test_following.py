@@ -53,7 +53,7 @@ def test_events_are_shown_once_each_over_cut_links(served: Served) -> None:
         "round_finished",
         "run_finished",
     ]
-    assert "the connection is cut" in result.stderr
+    assert "the connection is lost" in result.stderr
 
 
 def test_who_follows_a_silent_run_is_told_that_it_waits(

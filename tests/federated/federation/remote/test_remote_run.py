@@ -130,8 +130,8 @@ def test_a_run_is_shared_if_that_is_asked_for(options: tuple[str, ...], served: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        pytest.param(("digits.yaml",), "--share is about a run at a mediator", id="a run here"),
-        pytest.param(("--resume", "base"), "is shared as it was", id="a run that goes on"),
+        pytest.param(("digits.yaml",), "--share needs a run at a mediator", id="a run here"),
+        pytest.param(("--resume", "base"), "leave out --share", id="a run that goes on"),
     ],
 )
 def test_what_cannot_be_shared_is_bad_usage(

@@ -185,9 +185,11 @@ def test_the_last_round_is_judged_only_where_it_is_due(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param(["x.yaml", "--from", "base"], "give either CONFIG", id="and a config"),
-        pytest.param(["--resume", "a", "--from", "b"], "give either CONFIG", id="and a resume"),
-        pytest.param(["--from", "b", "--mediator", "m:1"], "whose folder is here", id="elsewhere"),
+        pytest.param(["x.yaml", "--from", "base"], "give exactly one", id="and a config"),
+        pytest.param(["--resume", "a", "--from", "b"], "give exactly one", id="and a resume"),
+        pytest.param(
+            ["--from", "b", "--mediator", "m:1"], "needs a run folder here", id="elsewhere"
+        ),
         pytest.param(["--from", "nobody"], "no run 'nobody'", id="no such run"),
     ],
 )
