@@ -67,8 +67,8 @@ def job() -> None:
 
 @job.command(context_settings={"ignore_unknown_options": True})
 @with_spec("--virtual-cluster")
-@click.option("--in", "join", metavar="NAME", help="Run in this virtual cluster, which stays.")
-@click.option("--id", metavar="ID", help="Name of the job and its virtual cluster.")
+@click.option("--in", "join", metavar="NAME", help="Run in this existing virtual cluster.")
+@click.option("--id", metavar="ID", help="Id of the job and its virtual cluster. Default: random.")
 @with_priority
 @with_deadline("Give up after this time in the queue.")
 @click.option(

@@ -37,8 +37,7 @@ SHOWN_FILES = 4
 def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json: bool) -> None:
     """Validate CONFIG and print it with all default values.
 
-    The command loads the data and builds the model, but starts nothing. Comments below the config
-    summarize clients, model, traffic and code.
+    The command loads the data and builds the model, but starts nothing.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Start a new run from the last checkpoint of this run, an id or a folder.",
 )
-@click.option("--run-id", metavar="RUN_ID", help="Id of the new run. Default: its name and time.")
+@click.option("--run-id", metavar="RUN_ID", help="Id of the new run. Default: name and time.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
@@ -60,10 +60,10 @@ def run(
 ) -> None:
     """Train the federation of CONFIG, here or at the sites of a mediator.
 
-    The run folder gets the resolved config, a row of metrics per round, the last and the best
-    model, and curves.png. Ctrl-C stops the run and keeps its state. `--resume RUN_ID`, without
-    CONFIG, continues the run to the same model, bit for bit. A resumed run accepts `--set` only
-    for keys that do not decide the result, such as `resources.workers` and those of `traffic`.
+    The run folder gets the config with all values, a row of metrics per round, the last and the
+    best model, and curves.png. Ctrl-C stops the run and keeps its state. `--resume RUN_ID`, without
+    CONFIG, continues the run to the same model, bit for bit. With it, `--set` may change only keys
+    that do not decide the result, such as `resources.workers` and those of `traffic`.
 
     For more rounds, give `--from RUN --set federation.rounds=N` without CONFIG. A new run continues
     from the last checkpoint of RUN, to N rounds in all. It ends in the same model as one run of N
@@ -120,7 +120,7 @@ def run(
             )
     if access.mediator or access.profile or detach or share:
         raise click.UsageError(
-            "--folder is on this machine; leave it out, or leave out --mediator and --profile."
+            "--folder is on this machine; leave out --mediator and --profile."
             if folder
             else f"{'--detach' if detach else '--share'} needs a run at a mediator: "
             "give --mediator or --profile."

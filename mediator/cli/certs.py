@@ -114,8 +114,8 @@ def certs() -> None:
 def init(folder: Path, hosts: Sequence[str], days: float, as_json: bool) -> None:
     """Create the authority and the certificate of the mediator.
 
-    The authority expires after ten years. The mediator's certificate goes to its folder `server`,
-    and expires after --days.
+    The authority expires after ten years. The mediator's certificate goes to the authority's folder
+    `server`, and expires after --days.
 
     \b
     Examples:
@@ -174,9 +174,9 @@ def issue(
 ) -> None:
     """Issue a key and a certificate for a user, a site or a mediator.
 
-    An admin may do everything that a user can. An operator submits, stops and resumes runs, and
-    cordons and drains sites; a viewer reads. Send the three files over a safe channel: the holder
-    of key.pem acts as NAME.
+    An admin may do everything. An operator submits, stops and resumes runs, and cordons and drains
+    sites; a viewer reads. Send the three files over a safe channel: the holder of key.pem acts as
+    NAME.
 
     \b
     Examples:
@@ -279,7 +279,7 @@ def revoke(which: str, folder: Path, as_json: bool) -> None:
     type=click.FloatRange(min=0),
     default=7.0,
     show_default=True,
-    help="Days for which the old certificates stay valid, until you have installed the new one.",
+    help="Days for which the old certificates stay valid, so that you can install the new one.",
 )
 def rotate(
     which: str,

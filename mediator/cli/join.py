@@ -134,8 +134,8 @@ def join(
 
     The agent runs until Ctrl-C. The first time, give --mediator and a token, or --profile: the
     mediator then issues a certificate to the site. The agent dials out and opens no port. It
-    reconnects after broken links and restarts of the mediator. After a crash of the agent, repeat
-    the command: the new agent takes over the runs at this site.
+    reconnects after broken links and restarts of the mediator. When you repeat the command after a
+    crash or Ctrl-C, the new agent takes over the runs at this site.
 
     \b
     Examples:

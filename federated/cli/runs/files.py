@@ -28,9 +28,7 @@ from .places import FOLDER, folder_here, pointing_here
 @JSON
 @with_mediator
 def fetch(run_id: str, to: Path, access: Access, as_json: bool) -> None:
-    """Copy the files of RUN from the mediator to this machine.
-
-    They are its metrics, models, curves, config and manifest.
+    """Copy the models, metrics and other files of RUN from the mediator.
 
     \b
     Examples:

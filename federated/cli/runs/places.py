@@ -26,9 +26,7 @@ def folder_here(access: Access, folder: Path | None) -> Path | None:
     if folder is None:
         return DEFAULT_FOLDER if access.chosen_or_none() is None else None
     if access.mediator or access.profile:
-        raise click.UsageError(
-            "--folder is on this machine; leave it out, or leave out --mediator and --profile."
-        )
+        raise click.UsageError("--folder is on this machine; leave out --mediator and --profile.")
     return folder
 
 

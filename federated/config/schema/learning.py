@@ -21,9 +21,7 @@ class Run(Section):
         Annotated[
             str,
             Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"),
-            Words(
-                "text of at most 63 letters, digits, `.`, `_` and `-`, not beginning with a sign"
-            ),
+            Words("text of at most 63 letters, digits, `.`, `_` and `-`; first a letter or digit"),
         ]
         | None
     ) = Field(default=None, examples=["first-try"])
@@ -33,7 +31,7 @@ class Run(Section):
     the same bits."""
     reproducible: Literal["warn", "strict"] = "warn"
     """What to do if workers differ in PyTorch, processor, threads or device, which can change bits:
-    `warn`, or refuse to train with them (`strict`)."""
+    warn, or refuse to train with them (`strict`)."""
 
 
 class FederationConfig(Section):
@@ -132,9 +130,9 @@ class Model(Section):
     options: Options = Field(default={})
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
-    """Floating-point buffers (BatchNorm statistics): `average` combines them like other tensors,
-    and `fedavg` then weights them by samples; `keep` keeps their initial values. Integer counters
-    become the largest value seen, either way."""
+    """Floating-point buffers (BatchNorm statistics): `average` combines them as
+    `aggregation_strategy` combines other tensors; `keep` keeps their initial values. Integer
+    counters become the largest value seen, either way."""
 
 
 class Training(Section):
@@ -236,7 +234,7 @@ class Evaluation(Section):
     metric: Literal["accuracy", "loss"] = "accuracy"
     """Metric that selects the best model and decides early stopping."""
     early_stopping: EarlyStopping | None = Field(default=None, examples=[{"patience": 5}])
-    """Left out: the run does all rounds."""
+    """Conditions that end the run before its last round; left out: none."""
 
     def is_due(self, round_number: int, last: int) -> bool:
         """Whether a round of so many is judged."""

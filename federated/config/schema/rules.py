@@ -36,7 +36,7 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
             yield Conflict(
                 key=f"federation.{key}",
                 found=f"`{key}` with {topology}, where every group trains in every round",
-                allowed=f"`hierarchy.{key}`, which is about each group",
+                allowed=f"`hierarchy.{key}`, which applies to each group",
             )
     if federation.aggregation_strategy != "fedavg":
         yield Conflict(
@@ -47,20 +47,20 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
     if config.training.client_update is not None:
         yield Conflict(
             key="training.client_update",
-            found=f"a `client_update` with {topology}, where a client trains more than once a "
-            "round and can remember nothing",
+            found=f"a `client_update` with {topology}, where a client trains several times a round "
+            "and cannot keep state",
             allowed="leave it out, or `topology: star`",
         )
     if config.participation.over_sampling:
         yield Conflict(
             key="participation.over_sampling",
-            found=f"`over_sampling` with {topology}, where all are asked anyway",
+            found=f"`over_sampling` with {topology}, where every group trains in every round",
             allowed="0",
         )
     if config.outputs.client_digests:
         yield Conflict(
             key="outputs.client_digests",
-            found=f"true with {topology}, where clients become several things in a round",
+            found=f"true with {topology}, where a client has several results in a round",
             allowed="false",
         )
     groups, population = hierarchy.groups, federation.number_of_clients
@@ -92,8 +92,8 @@ def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
     if config.training.client_update is not None:
         yield Conflict(
             key="participation.late_updates",
-            found="`carry` with a `client_update`, whose clients remember: a late one would "
-            "remember a round that is over",
+            found="`carry` with a `client_update`, whose clients keep state: a late client would "
+            "keep the state of a closed round",
             allowed="`discard`",
         )
 
@@ -128,12 +128,12 @@ def site_data_conflicts(
         yield Conflict(
             key="sites.site_files",
             found="`site_files` without `data.from: sites`",
-            allowed="leave it out, or train on what the files declare",
+            allowed="leave it out, or train on the declared data with `data.from: sites`",
         )
     if data.from_ is not None and evaluation.where == "coordinator":
         yield Conflict(
             key="evaluation.where",
-            found="`where: coordinator` with `data.from: sites`: it has no samples to test on",
+            found="`where: coordinator` with `data.from: sites`: the coordinator has no samples",
             allowed="`where: sites`",
         )
 

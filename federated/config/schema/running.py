@@ -61,14 +61,14 @@ class ResourcesConfig(Section):
     reserve_timeout: PositiveFloat = 60.0
     """Seconds to wait for free resources, if the cluster is large enough for the gang."""
     start_timeout: PositiveFloat = 300.0
-    """Seconds that Ray may take to start or to answer; the workers then have as long to start."""
+    """Seconds that Ray may take to start, or to answer; then the workers have the same time."""
     worker_timeout: PositiveFloat = 1800.0
     """Seconds without an answer after which the run treats a worker as dead."""
     worker_restarts: Annotated[int, Ge(0)] = 3
     """How often the same clients may lose their worker before the run fails."""
     node_idle_timeout: PositiveFloat = 300.0
-    """Idle seconds after which a VirtualNode that was used by itself, outside a round, is
-    released."""
+    """Idle seconds after which the run releases a VirtualNode that was materialized outside a
+    round."""
     ray: RayConfig = RayConfig()
     """Which Ray the run uses."""
 
@@ -99,7 +99,7 @@ class SitesConfig(Section):
 
     count: Positive | None = Field(default=None, examples=[3])
     """Number of sites; left out: one, in the process of the run itself. At a mediator, the run
-    takes so many of the ready sites; left out: all of them."""
+    takes this many of the ready sites; left out: all of them."""
     min_sites: Positive | None = Field(default=None, examples=[2])
     """Sites that must have reserved their part of the gang; left out: all sites of the run."""
     required: list[str] = Field(default=[], examples=[["site_1"]])
@@ -141,8 +141,8 @@ class SitesConfig(Section):
 class Participation(Section):
     """The clients that must take part in a round for it to count. By default these are all clients
     of the cohort, and the result's bits depend on no clock. `quorum`, `deadline_s` and
-    `over_sampling` let a clock decide. The run then first writes the clients that counted into its
-    `journal/`, and a resumed or verified run takes them from there."""
+    `over_sampling` let a clock decide. The run then writes the clients that counted to its
+    `journal/` before it uses their updates. A resumed or verified run reads them there."""
 
     quorum: Fraction = 1.0
     """Share of the cohort (before over-sampling) that must count. If a round closes with fewer
@@ -163,8 +163,8 @@ class Participation(Section):
     """With `carry`: an update that is s rounds late counts `(1 + s) ** -staleness_exponent` of its
     samples (Nguyen et al. 2022)."""
     most_rounds_late: Annotated[int, Gt(0), Le(100)] = 1
-    """With `carry`: most rounds that an update may be late; later ones are discarded. The run keeps
-    as many models."""
+    """With `carry`: most rounds that an update may be late; the run discards later ones. It keeps
+    as many earlier models."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds to wait for a site that must return. Then the run ends, unless the quorum allows a
     round without its clients."""

@@ -215,19 +215,25 @@ class DatasetRuleSection(Strict):
 
 
 class ResourcesSection(Strict):
-    """The most resources of one run at this site; memory in bytes."""
+    """The most resources of one run at this site."""
 
     vnodes: Positive | None = None
+    """Vnodes, with one worker each."""
     cpus: Amount | None = None
+    """CPUs of all its vnodes."""
     gpus: Amount | None = None
+    """GPUs of all its vnodes."""
     memory: Bytes | None = None
+    """Memory of all its vnodes."""
 
 
 class BytesSection(Strict):
     """The most bytes of models and updates in each direction."""
 
     to_site: Bytes | None = None
+    """Bytes that enter the site, mainly models."""
     from_site: Bytes | None = None
+    """Bytes that leave the site, mainly updates."""
 
 
 class PolicyFile(Strict):
@@ -241,9 +247,8 @@ class PolicyFile(Strict):
     """Patterns of the models that may train here. A pattern with a package name, such as
     `hospital.models:*`, also allows this site to load that package's installed models."""
     code_digests: list[Digest] | None = None
-    """Digests of users' modules that may run here, as `fedpilot check` prints them, or `any`.
-
-    Left out: built-ins and installed models that `models` names, but no code that a run brings."""
+    """Digests of users' modules that may run here, as `fedpilot check` prints them, or `any`. Left
+    out: built-ins and installed models that `models` names, but no code that a run brings."""
     datasets: dict[Name, DatasetRuleSection] = Field(default_factory=dict)
     """Rules for declared data sets. No user may train on a data set without a rule."""
     resources: ResourcesSection = ResourcesSection()
@@ -258,8 +263,8 @@ class PolicyFile(Strict):
     that read no file; or a list of folders, relative to `policy.yaml`, from which runs may also
     read files."""
     commands: Literal["none", "read", "all"] = "none"
-    """`fedpilot cluster` and `fedpilot job` commands that the mediator may pass on: none, those
-    that only read, or all."""
+    """`fedpilot cluster` and `fedpilot job` commands that the site runs for the mediator: `none`,
+    those that only `read`, or `all`."""
 
 
 def read_policy(path: Path | None) -> Policy:

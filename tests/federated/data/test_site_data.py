@@ -176,7 +176,7 @@ def test_whoever_coordinates_has_no_samples(hospitals: Hospitals) -> None:
     ("keys", "found"),
     [
         pytest.param({"evaluation__where": "coordinator", "evaluation__clients": "sampled"},
-                     "it has no samples to test on", id="judged by the coordinator"),
+                     "the coordinator has no samples", id="judged by the coordinator"),
         pytest.param({"data__dataset_type": "digits"}, "`dataset_type` with `from: sites`",
                      id="a loader of the run's own"),
         pytest.param({"data__dirichlet_beta": 1.0}, "`dirichlet_beta` with `from: sites`",
