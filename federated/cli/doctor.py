@@ -124,7 +124,7 @@ def reached(address: str, mode: str, report: ClusterReport) -> CheckResult:
         f"{address}: {machines} with {report.cpus:g} CPU, {report.free_cpus:g} of them free; Ray "
         f"{report.ray}, Python {python}, authentication {mode}"
     )
-    advice = "all CPUs are reserved: a run waits for `resources.reserve_timeout`"
+    advice = "all CPUs are in use: a run waits for `resources.reserve_timeout`"
     return _judged("ray cluster", found, warn="" if report.free_cpus else advice)
 
 
@@ -226,7 +226,7 @@ def disk(folder: Path, usage: tuple[int, int, int]) -> CheckResult:
         return _judged("disk", found, warn=advice)
     if free < (1 - FULLEST_DISK) * total:
         found = f"{found}, over {FULLEST_DISK:.0%} full"
-        advice = "such a full disk cannot take Ray's objects; free space if Ray's folder is on it"
+        advice = "Ray spills no objects to a disk this full; free space if Ray's folder is on it"
         return _judged("disk", found, warn=advice)
     return _judged("disk", found)
 

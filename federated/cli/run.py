@@ -97,7 +97,7 @@ def run(
     if resume is not None and run_id:
         raise click.UsageError("a resumed run keeps its id; leave out --run-id.")
     if resume is not None and share:
-        raise click.UsageError("a resumed run stays shared or not, as before; leave out --share.")
+        raise click.UsageError("a resumed run keeps its readers; leave out --share.")
     if resume is not None and overrides and access.on_purpose and not folder:
         raise click.UsageError("a resumed run keeps its config at a mediator; leave out --set.")
     if access.on_purpose and not folder:

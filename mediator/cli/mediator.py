@@ -206,7 +206,7 @@ async def _serve(settings: ServerSettings, hosts: Sequence[str], as_json: bool) 
     async with Mediator(settings, hosts=hosts) as serving:
         _say_ready(serving, as_json)
         await ending.wait()
-        click.echo("fedpilot: the mediator ends", err=True)
+        click.echo("fedpilot: the mediator is stopping", err=True)
     return signals[0]
 
 

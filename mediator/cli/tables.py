@@ -67,7 +67,7 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
     crossed = _mapping(site, "bytes")
     if crossed:
         to, back = (float(crossed.get(name, 0)) for name in ("to_site", "from_site"))
-        yield "traffic", f"{in_bytes(to)} to it, {in_bytes(back)} from it"
+        yield "traffic", f"{in_bytes(to)} to the site, {in_bytes(back)} from it"
     data = _mapping(site, "data")
     yield (
         "data sets",

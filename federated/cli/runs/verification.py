@@ -72,7 +72,7 @@ def verify_(
     in progress.
 
     One run: its rows, models and checkpoints must be consistent. Its config, code and data must be
-    those that were run. Rounds that the command trains again must give the same bits.
+    unchanged since the run. Rounds that the command trains again must give the same bits.
 
     Two runs: the command finds the first round that differs, and its clients and tensors that
     differ. The model before that round comes from a checkpoint, or from training the rounds again.

@@ -72,7 +72,7 @@ def test_no_sites_is_no_error(served: Served) -> None:
 def test_one_site_is_shown_with_all_that_is_known(served: Served) -> None:
     served.service.sites["paris"]["data"] = {"scans": {"clients": 3}}
     text = invoke(served, "site", "show", "paris").stdout
-    for part in ("paris", "base", "scans", "1 KB to it", "500 B from it"):
+    for part in ("paris", "base", "scans", "1 KB to the site", "500 B from it"):
         assert part in text
     assert (
         document(invoke(served, "site", "show", "paris", "--json")) == served.service.sites["paris"]
