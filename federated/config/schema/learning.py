@@ -130,9 +130,9 @@ class Model(Section):
     options: Options = Field(default={})
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
-    """Floating-point buffers (BatchNorm statistics): `average` combines them as
-    `aggregation_strategy` combines other tensors; `keep` keeps their initial values. Integer
-    counters become the largest value seen, either way."""
+    """Floating-point buffers (BatchNorm statistics): `average` combines them by
+    `aggregation_strategy`, without `server_learning_rate`; `keep` keeps their initial values.
+    Integer counters become the largest value seen, either way."""
 
 
 class Training(Section):
