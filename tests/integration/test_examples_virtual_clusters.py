@@ -13,7 +13,7 @@ import pytest
 
 from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually, ray_head, session_of
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLDER = REPOSITORY / "examples" / "virtual_clusters"
 IN_CI = ("gang_of_actors", "tune_and_dataset")

@@ -141,6 +141,7 @@ def test_without_a_site_that_is_required_it_fails(tmp_path: Path) -> None:
     assert run.last("run_finished")["status"] != "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("awaited", "later_s"),
     [

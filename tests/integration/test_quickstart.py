@@ -76,8 +76,13 @@ def test_the_model_file_is_the_model_of_the_digest(finished: tuple[Path, str, st
     assert digest(load_file(finished[0] / "model.safetensors")) == manifest["digest"]
 
 
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+
+
 @pytest.mark.parametrize(
-    "example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda p: p.name
+    "example",
+    [EXAMPLES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in EXAMPLES[1:])],
+    ids=[each.name for each in EXAMPLES],
 )
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")

@@ -109,6 +109,7 @@ def expected(model: str, cluster: RayCluster, tmp_path_factory: pytest.TempPathF
     return digest(cluster, config(model, tmp_path_factory.mktemp("runs"), workers=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [2, *(pytest.param(count, marks=pytest.mark.soak) for count in (3, 4))]
 )

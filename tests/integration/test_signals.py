@@ -34,7 +34,9 @@ def temporary() -> Iterator[Path]:
     ("awaited", "later_s", "numbers", "whole_group"),
     [
         pytest.param(
-            "round_finished", 0.0, [signal.SIGTERM], True, id="SIGTERM to the group, as `timeout`"
+            *("round_finished", 0.0, [signal.SIGTERM], True),
+            id="SIGTERM to the group, as `timeout`",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             *("run_started", 0.1, [signal.SIGINT], True),
@@ -46,7 +48,11 @@ def temporary() -> Iterator[Path]:
             id="SIGTERM as Ray starts",
             marks=pytest.mark.soak,
         ),
-        pytest.param("gang_reserved", 0.2, [signal.SIGINT], True, id="Ctrl-C as workers start"),
+        pytest.param(
+            *("gang_reserved", 0.2, [signal.SIGINT], True),
+            id="Ctrl-C as workers start",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "round_finished", 0.0, [signal.SIGINT] * 3, True, id="Ctrl-C three times in a row"
         ),

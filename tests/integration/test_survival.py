@@ -28,7 +28,7 @@ data:
   data_distribution_kind: dirichlet
   dirichlet_beta: 0.5
 training:
-  number_of_epochs: 40
+  number_of_epochs: 20
   batch_size: 5
   execution: {execution}
   chunk_size: 4
@@ -43,7 +43,7 @@ resources:
     scope="module", params=["sequential", pytest.param("folded", marks=pytest.mark.soak)]
 )
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the config is and the runs are made; a round takes about a second."""
+    """Where the config is and the runs are made; a round takes half a second."""
     made = tmp_path_factory.mktemp("survival")
     (made / "config.yaml").write_text(CONFIG.format(execution=request.param))
     return made
@@ -203,6 +203,7 @@ def test_an_interrupted_run_ends_cleanly_says_how_to_resume_and_resumes(
         assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_cluster_that_is_not_ours_empty(folder: Path, address: str) -> None:
     with fedpilot(["run", "config.yaml", "--json", *on(address)], folder) as run:
         interrupted_in_round(run, 1)
@@ -219,6 +220,7 @@ def test_ctrl_c_during_start_ends_cleanly(folder: Path) -> None:
         eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
 
 
+@pytest.mark.slow
 def test_a_run_that_runs_is_not_resumed_by_another(folder: Path) -> None:
     with fedpilot(["run", "config.yaml", "--json", "--run-id", "busy"], folder) as run:
         run.wait_for("run_started")

@@ -13,7 +13,7 @@ from fedpilot.federated.prepare.user_code import code_here
 from fleet import Fleet, fleet
 from real_ray import eventually, fedpilot
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SITES = ("oslo", "paris", "tokyo")
 CONFIG = """
