@@ -28,7 +28,7 @@ data:
   data_distribution_kind: dirichlet
   dirichlet_beta: 0.5
 training:
-  number_of_epochs: 20
+  number_of_epochs: 40
   batch_size: 5
   execution: {execution}
   chunk_size: 4
@@ -43,7 +43,7 @@ resources:
     scope="module", params=["sequential", pytest.param("folded", marks=pytest.mark.soak)]
 )
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the config is and the runs are made; a round takes half a second."""
+    """Where the config is and the runs are made; a round takes about a second."""
     made = tmp_path_factory.mktemp("survival")
     (made / "config.yaml").write_text(CONFIG.format(execution=request.param))
     return made

@@ -152,7 +152,7 @@ def test_check_says_what_groups_there_are(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(json.dumps(lab.config(**by_groups(5))))
     told = CliRunner().invoke(main, ["check", str(path)]).output
-    assert "# 5 groups by blocks, of 2 to 3 clients: 2 rounds of each" in told
+    assert "# 5 groups by blocks, of 2 to 3 clients: 2 rounds in each group" in told
     facts = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).output)
     assert facts["groups"] == {
         "by": "blocks", "count": 5, "clients": [2, 3], "rounds_per_group": 2
