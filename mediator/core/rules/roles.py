@@ -95,7 +95,7 @@ TABLE: dict[Act, frozenset[Role]] = {
 _HOLDING = frozenset({"cordon", "uncordon", "drain"})
 _LOOKING = {
     "cluster": frozenset({"list", "show", "tree", "explain"}),
-    "job": frozenset({"list", "show", "logs"}),
+    "job": frozenset({"list", "show", "logs", "explain"}),
 }
 
 
