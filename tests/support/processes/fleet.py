@@ -237,7 +237,7 @@ class Fleet:
             raise AssertionError(f"{error}\n{self.logs()}") from None
         return found[0]
 
-    def next_round(self, run: str, within_s: float = 120) -> int:
+    def next_round(self, run: str, within_s: float = 300) -> int:
         """Wait until a run begins another round, or one anew; its number."""
 
         def begun() -> list[int]:
@@ -247,7 +247,7 @@ class Fleet:
         eventually(lambda: len(begun()) > before, within_s, f"{run} begins a round")
         return begun()[-1]
 
-    def finished(self, run: str, within_s: float = 120) -> dict[str, Any]:
+    def finished(self, run: str, within_s: float = 300) -> dict[str, Any]:
         """Wait for the end of a run and of the command that follows it; its last event."""
         last = self.wait_for(run, "run_finished", within_s)
         self.running.pop(f"run {run}").wait(60)
