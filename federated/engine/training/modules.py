@@ -27,7 +27,7 @@ from .training_code import resolve_loss
 os.environ["MKL_CBWR"] = "AUTO"
 
 ONE_GENERATOR = threading.RLock()
-"""Held by whoever seeds PyTorch's generator until all is drawn: threads of a process share it."""
+"""Hold this lock from a seed to the last draw: threads of a process share PyTorch's generator."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""

@@ -107,6 +107,12 @@ class MediatorSites(SiteSource):
         """What the sites disclose of the run's data set."""
         return self._declared or {}
 
+    def begin(self) -> None:
+        """Start nothing: the sites are there."""
+
+    def close(self) -> None:
+        """End nothing: the sites stay."""
+
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:

@@ -5,6 +5,7 @@ The third, a mediator, is in `federation/remote/mediator_sites.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -50,7 +51,7 @@ class StartedRun:
     """Called with the time that models and sums take over a site's link."""
 
 
-class SiteSource:
+class SiteSource(ABC):
     """Provides the sites of a federation, which closes it when it ends."""
 
     apart = False
@@ -64,13 +65,15 @@ class SiteSource:
     counted: Callable[[], list[tuple[Flow, int]]] | None = None
     """Returns the bytes counted on the wire since its last call; None without a wire."""
 
+    @abstractmethod
     def disclosed(self) -> Declarations:
         """What sites disclose of the run's data set; ConfigError if none is known to declare it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self) -> None:
         """Begin slow starts, when `open` follows at once."""
 
+    @abstractmethod
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
@@ -78,15 +81,16 @@ class SiteSource:
 
         `request` is the gang that a site will hold, `store` the bytes for objects that it needs.
         """
-        raise NotImplementedError
 
     def told(self, spec: Payload) -> Payload:
         """A site's spec, completed by what only this source has."""
         return spec
 
+    @abstractmethod
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """From now on follow sites that come and go, until `undo`."""
 
+    @abstractmethod
     def close(self) -> None:
         """End what was begun and not opened; may be called twice."""
 
@@ -147,6 +151,9 @@ class OneRay(HereSource):
             for name in self.names
             if name in among
         ]
+
+    def follow(self, run: StartedRun, undo: ExitStack) -> None:
+        """Follow nothing: these sites end with this process."""
 
     def close(self) -> None:
         """End a Ray that was begun but not used."""

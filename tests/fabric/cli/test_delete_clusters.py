@@ -48,7 +48,7 @@ KEPT = [
     pytest.param(["speech"], "would also end eval", id="somebody inside who was not named"),
     pytest.param(["--all"], "would also end vision", id="all, without being sure"),
     pytest.param(["vision", "nobody"], "'nobody'", id="one of them does not exist"),
-    pytest.param(["default"], "outside virtual clusters", id="what is nobody's"),
+    pytest.param(["default"], "outside virtual clusters", id="the rest of Ray"),
     pytest.param([], "--all", id="nothing is named"),
     pytest.param(["vision", "--all"], "--all", id="one, and all"),
 ]

@@ -67,7 +67,7 @@ STORIES = [
         id="an active one with work",
     ),
     pytest.param("eval", [], None, ["ends with Ray's job 01000000"], id="one of a job"),
-    pytest.param("default", [], None, ["outside all virtual clusters"], id="what is nobody's"),
+    pytest.param("default", [], None, ["outside all virtual clusters"], id="the rest of Ray"),
     pytest.param(
         "vision",
         [],
