@@ -241,7 +241,9 @@ class Fleet:
         """Wait until a run begins another round, or one anew; its number."""
 
         def begun() -> list[int]:
-            return [e["round"] for e in self.events(run) if e["event"] == "round_started"]
+            events = self.events(run)
+            assert events[-1]["event"] != "run_finished", f"{run} has no more rounds: {events[-1]}"
+            return [e["round"] for e in events if e["event"] == "round_started"]
 
         before = len(begun())
         eventually(lambda: len(begun()) > before, within_s, f"{run} begins a round")
