@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
+    Resources,
     SchedulingPolicy,
     VirtualCluster,
     check_feasible,
@@ -21,7 +22,7 @@ from fedpilot.mediator import GangRequest
 from ..config.schema import RunConfig
 
 if TYPE_CHECKING:
-    from fedpilot.fabric import Cluster, RayCluster
+    from fedpilot.fabric import Cluster, Machine, RayCluster
 
     from .inputs.run_inputs import RunInputs
 
@@ -58,19 +59,22 @@ def begin_ray(config: RunConfig) -> RayCluster | None:
     """
     from fedpilot.fabric import RayCluster
 
-    resources, ray = config.resources, config.resources.ray
+    ray = config.resources.ray
     if ray.address is not None:
         return None
-    request = gang_request(config)
-    cpus = local_machine(ray.num_cpus, ray.num_gpus).total["CPU"]
-    fitting = int(cpus / (resources.cpus_per_worker or 1))
     return RayCluster.starting(
         ray.num_cpus,
         ray.num_gpus,
         SMALLEST_OBJECT_STORE,
-        processes=min(fitting, request.workers or request.at_most),
+        processes=first_processes(gang_request(config), local_machine(ray.num_cpus, ray.num_gpus)),
         preload=[PRELOAD],
     )
+
+
+def first_processes(request: GangRequest, machine: Machine) -> int:
+    """Count the workers that a private Ray on this machine starts at once: those of the gang."""
+    each = Resources.of({"CPU": 1.0, **request.resources})
+    return min(machine.total["CPU"] // each["CPU"], request.workers or request.at_most)
 
 
 def enter_ray(

@@ -21,6 +21,7 @@ from typing import Any
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
+    Machine,
     VirtualCluster,
     check_feasible,
     local_machine,
@@ -35,7 +36,7 @@ from fedpilot.mediator.wire.blobs.store import BlobStore
 from fedpilot.mediator.wire.references import Keeping
 
 from ...config.schema import RunConfig
-from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, gang_request
+from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, first_processes, gang_request
 
 LINGER_S = 60.0
 """Seconds that the processes of a killed runner's Ray may take to end on a busy machine."""
@@ -63,10 +64,9 @@ class LocalSites:
         self.store = store
         request = gang_request(config)
         names = config.sites.names
-        ray = _each(config)
+        ray = share(config, local_machine())
         _check(request, ray)
         machine = local_machine(ray.num_cpus, ray.num_gpus)
-        fitting = int(machine.total["CPU"] / (config.resources.cpus_per_worker or 1))
         self._start_s = config.resources.start_timeout
         self._undo = ExitStack()
         self._links: dict[str, RunnerLink] = {}
@@ -87,7 +87,7 @@ class LocalSites:
                         num_cpus=ray.num_cpus,
                         num_gpus=ray.num_gpus,
                         object_store_bytes=store,
-                        processes=min(fitting, request.workers or request.at_most),
+                        processes=first_processes(request, machine),
                         preload=(PRELOAD,),
                     ),
                     blobs=blobs,
@@ -152,12 +152,12 @@ class LocalSites:
             process.end(max(0.0, deadline - time.monotonic()))
 
 
-def _each(config: RunConfig) -> RayChoice:
-    ray, count = config.resources.ray, len(config.sites.names)
-    whole = local_machine().total
+def share(config: RunConfig, machine: Machine) -> RayChoice:
+    """The CPUs and GPUs of a site's private Ray: those of the config, or an equal share of ours."""
+    ray, count, whole = config.resources.ray, len(config.sites.names), machine.total.to_ray()
     return RayChoice(
         num_cpus=ray.num_cpus or max(1, int(whole["CPU"]) // count),
-        num_gpus=int(whole["GPU"]) // count if ray.num_gpus is None else ray.num_gpus,
+        num_gpus=int(whole.get("GPU", 0)) // count if ray.num_gpus is None else ray.num_gpus,
     )
 
 

@@ -15,7 +15,8 @@ from fedpilot.fabric.host.machine import usable_cpus
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.federation.sites.local_sites import LocalSites, gpus_of
+from fedpilot.federated.federation.sites.local_sites import LocalSites, gpus_of, share
+from fedpilot.federated.prepare.gang_request import first_processes, gang_request
 
 CONFIG: dict[str, Any] = {
     "federation": {"number_of_clients": 12, "clients_per_round": 6, "rounds": 2},
@@ -52,6 +53,38 @@ def test_every_site_sees_gpus_of_its_own(
     visible: str, number: int, each: int, devices: str
 ) -> None:
     assert gpus_of(number, each, visible) == devices
+
+
+@pytest.mark.parametrize(
+    ("sites", "ray", "cpus", "gpus"),
+    [
+        pytest.param(3, {}, 2, 1, id="an equal part"),
+        pytest.param(9, {}, 1, 0, id="one processor at least"),
+        pytest.param(3, {"num_cpus": 4, "num_gpus": 0}, 4, 0, id="what the config says"),
+    ],
+)
+def test_every_site_has_its_share_of_the_machine(
+    sites: int, ray: dict[str, int], cpus: int, gpus: int
+) -> None:
+    config = parse_config({**CONFIG, "sites": {"count": sites}, "resources": {"ray": ray}})
+    mine = share(config, fake_machine("here", CPU=8, GPU=4))
+    assert (mine.num_cpus, mine.num_gpus) == (cpus, gpus)
+
+
+@pytest.mark.parametrize(
+    ("resources", "processes"),
+    [
+        pytest.param({}, 8, id="as many as fit"),
+        pytest.param({"cpus_per_worker": 3}, 2, id="of their size"),
+        pytest.param({"cpus_per_worker": 0.25}, 16, id="as many as a gang has at most"),
+        pytest.param({"workers": 1}, 1, id="as many as the config says"),
+    ],
+)
+def test_a_ray_starts_with_the_workers_of_its_gang(
+    resources: dict[str, Any], processes: int
+) -> None:
+    request = gang_request(parse_config({**CONFIG, "resources": resources}))
+    assert first_processes(request, fake_machine("here", CPU=8)) == processes
 
 
 def test_a_gang_that_no_site_could_hold_is_refused_before_any_start() -> None:
