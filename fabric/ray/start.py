@@ -57,6 +57,8 @@ QUICK: Mapping[str, str] = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # gives agents that stdin
     "RAY_enable_worker_prestart": "1",  # processes start with Ray, not with the driver,
     "RAY_prestart_worker_first_driver": "0",  # which does not wait for them either
+    # Once a gang holds all CPUs, Ray would end processes that were idle for one second.
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
     # A raylet that starts before its own object store would retry only after a second.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -187,6 +188,24 @@ def test_a_ray_that_is_starting_is_waited_for_by_its_first_use() -> None:
         with VirtualClusterManager(cluster) as manager, manager.reserve(gang_of(2), name="g") as g:
             workers = [g.start_worker(vnode, Process) for vnode in g.vnodes]
             assert all(worker.call("has", "colorsys").result(PATIENCE_S) for worker in workers)
+
+
+def test_the_processes_that_a_ray_starts_with_wait_for_their_gang() -> None:
+    with RayCluster.starting(2, 0, 2**27, processes=2) as cluster:
+        cluster.wait()
+        idle: set[int] = set()
+
+        def both() -> bool:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    idle.update([process.pid] * ("ray::IDLE" in process.cmdline()[:1]))
+            return len(idle) == 2
+
+        eventually(both, PATIENCE_S, "two processes wait")
+        with VirtualClusterManager(cluster) as manager, manager.reserve(gang_of(2), name="g") as g:
+            time.sleep(3.0)  # Ray ends who was idle for a second, if no CPU is free
+            workers = [g.start_worker(vnode, Process) for vnode in g.vnodes]
+            assert {worker.call("pid").result(PATIENCE_S) for worker in workers} == idle
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.3, 1.0])
