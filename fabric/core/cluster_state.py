@@ -82,16 +82,16 @@ class ClusterState:
             todo += inside
         return list(found.values())
 
-    def enter(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Add an entry, or replace the one with the same id."""
         self.entries[entry.request.id] = entry
         self.changed_entries.add(entry.request.id)
 
     def admit(self, cluster: ClusterId) -> None:
         """Record that a virtual cluster has its places."""
-        self.enter(replace(self.entries[cluster], waiting=False))
+        self.add(replace(self.entries[cluster], waiting=False))
 
-    def strike(self, cluster: ClusterId) -> Entry | None:
+    def remove(self, cluster: ClusterId) -> Entry | None:
         """Remove an entry and return it; None if there is none."""
         self.changed_entries.add(cluster)
         return self.entries.pop(cluster, None)

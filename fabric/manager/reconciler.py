@@ -106,7 +106,7 @@ class Reconciler:
         id = entry.request.id
         known = self.state.entries.get(id)
         if known is None:
-            self.admission.enter(entry)
+            self.admission.add(entry)
         elif ASKED(known) != ASKED(entry):
             raise NameTaken(id)
         end = self._clock() + wait_s
@@ -164,7 +164,7 @@ class Reconciler:
                     lost.id, parent=lost.parent, priority=lost.priority, deadline=lost.deadline
                 )
                 entry = Entry(request=request, spec=lost.spec, user=lost.user, asked_at=now)
-                self.admission.enter(entry)
+                self.admission.add(entry)
             except NoSuchCluster:
                 refused[lost.id] = f"{lost.parent}, which it was inside of, has no places yet"
             except FabricError as error:
@@ -179,7 +179,7 @@ class Reconciler:
         entry = self.state.entries.get(id)
         if entry is None:
             raise NoSuchCluster(id, sorted(self.state.entries))
-        self.state.enter(replace(entry, jobs=entry.jobs | {job}))
+        self.state.add(replace(entry, jobs=entry.jobs | {job}))
         self.admission.commit()
 
     async def place(self, ask: Ask) -> Work | None:
@@ -326,7 +326,7 @@ class Reconciler:
             if entry.owner is not None and entry.owner not in seen.jobs:
                 self.admission.end(id, "its job ended")
             elif over := entry.jobs - seen.jobs:
-                self.state.enter(replace(now, jobs=now.jobs - over))
+                self.state.add(replace(now, jobs=now.jobs - over))
 
     def _see_others(self, seen: Observed) -> None:
         """Record what runs outside all virtual clusters as the default virtual cluster."""

@@ -1,4 +1,4 @@
-"""Hosting: the VirtualNodes at this site, their workers, since when, and why.
+"""NodePlacement: the VirtualNodes at this site, their workers, since when, and why.
 
 A node passes through a worker in a round's chunk, or a user materializes it by itself.
 Materializing gives it a home at one worker until it is released, idle for long, or displaced by
@@ -21,7 +21,7 @@ VISITED = 20_000
 """Nodes whose visits in rounds are remembered; a larger round keeps all of its own."""
 
 
-class Hosting:
+class NodePlacement:
     """The ledger of a site's VirtualNodes, and the homes of materialized ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

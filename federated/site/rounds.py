@@ -28,7 +28,7 @@ from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
 from .client_states import ClientStates
 from .cohorts import Cohort
-from .node_placement import Hosting
+from .node_placement import NodePlacement
 from .orders import Answer, or_fail
 from .workers.attempt import Attempt, PieceResult
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
@@ -55,7 +55,7 @@ class Surroundings:
     """What all rounds of a site share."""
 
     pool: WorkerPool
-    hosting: Hosting
+    placement: NodePlacement
     journal: Journal
     pace: Pace
     notify: Notify
@@ -162,7 +162,7 @@ class SiteRound:
         self._given_up = True
         self._site.pool.withdraw(self._pieces)
         for visit in self._visits:
-            self._site.hosting.leave(visit, f"{self._name} was given up")
+            self._site.placement.leave(visit, f"{self._name} was given up")
 
     def _send_what_is_missing(self) -> None:
         clients, costs = self.cohort.clients, self.cohort.samples
@@ -180,9 +180,9 @@ class SiteRound:
         self._site.pool.submit(self._pieces)
 
     def _piece(self, clients: Indices, *, hand_up: bool) -> WorkerCall:
-        hosting, states = self._site.hosting, self._site.states
+        placement, states = self._site.placement, self._site.states
         nodes = self.cohort.nodes(clients)
-        visit = hosting.enter(nodes, f"in the cohort of {self._name}")
+        visit = placement.enter(nodes, f"in the cohort of {self._name}")
         self._visits.append(visit)
         memories = states.load(clients, self.key.round_number) if states is not None else {}
         piece = WorkerCall(
@@ -202,25 +202,25 @@ class SiteRound:
             return
         if not hand_up:
             self._holding.add(worker)
-        self._site.hosting.carry(visit, worker, f"in a chunk of {self._name}")
+        self._site.placement.carry(visit, worker, f"in a chunk of {self._name}")
 
     def _piece_done(self, visit: Visit, done: Future[PieceResult]) -> None:
         if self._given_up:
             return
         if done.cancelled():
-            self._site.hosting.leave(visit, f"{self._name} was closed")
+            self._site.placement.leave(visit, f"{self._name} was closed")
             self._open -= 1
             if not self._open:
                 self._collect()
             return
         error = done.exception()
         if error is not None:
-            self._site.hosting.fail(visit, str(error))
+            self._site.placement.fail(visit, str(error))
             self._give_up()
             self.answer.set_exception(error)
             return
         result = done.result()
-        self._site.hosting.leave(visit, f"{self._name} is done with it")
+        self._site.placement.leave(visit, f"{self._name} is done with it")
         if result.memories and self._site.states is not None:
             self._site.states.save(self.key.round_number, result.memories)
         self._busy_s += result.seconds

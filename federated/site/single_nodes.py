@@ -12,7 +12,7 @@ from ..core.population.partitions.partition import Partition
 from ..core.state import State, under
 from ..core.sums.partial import Tally
 from .client_states import ClientMemory
-from .node_placement import Hosting
+from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, tallied
 from .workers.pool import WorkerCall, WorkerPool
@@ -23,14 +23,14 @@ class SingleNodes:
 
     def __init__(
         self,
-        hosting: Hosting,
+        placement: NodePlacement,
         pool: WorkerPool,
         models: SharedModels,
         memory: ClientMemory,
         partition: Partition,
         idle_timeout_s: float,
     ) -> None:
-        self._hosting, self._pool, self._models, self._memory = hosting, pool, models, memory
+        self._placement, self._pool, self._models, self._memory = placement, pool, models, memory
         self._partition, self._idle_timeout_s = partition, idle_timeout_s
 
     def materialize(self, order: Payload) -> Answer:
@@ -41,7 +41,7 @@ class SingleNodes:
 
     def _hosted(self, index: int, result: Mapping[str, int]) -> Payload:
         if (evicted := result["evicted"]) >= 0:
-            self._hosting.let_go(evicted, "its worker hosts more recent nodes")
+            self._placement.let_go(evicted, "its worker hosts more recent nodes")
         return Payload(kind="hosted", header={"client": index, "samples": result["samples"]})
 
     def train(self, order: Payload) -> Answer:
@@ -80,7 +80,7 @@ class SingleNodes:
     def release(self, order: Payload) -> Answer:
         """Have a client's worker drop its samples."""
         index = order.header["client"]
-        worker = self._hosting.where(index)
+        worker = self._placement.where(index)
         if worker is None:
             return done(Payload, kind="released")
         evicting = self._evict(index, worker, "release() was called")
@@ -90,12 +90,12 @@ class SingleNodes:
         """Answer with a node's state."""
         index = order.header["client"]
         held = {"samples": self._partition.size(index)}
-        return done(Payload, kind="node", header=self._hosting.show(index) | held)
+        return done(Payload, kind="node", header=self._placement.show(index) | held)
 
     def evict_idle(self) -> None:
         """Release nodes that were idle for long."""
         limit = self._idle_timeout_s
-        for index, worker in self._hosting.idle(limit):
+        for index, worker in self._placement.idle(limit):
             self._evict(index, worker, f"idle for more than {limit:g} s")
 
     def _call(self, method: str, doing: str, index: int, *args: Any) -> WorkerCall:
@@ -106,15 +106,15 @@ class SingleNodes:
         self, index: int, call: WorkerCall, asked: str, finish: Callable[[Any], Payload]
     ) -> Answer:
         """Send a VirtualNode's work to its home worker, and answer with the result."""
-        call.on_sent = lambda worker: self._hosting.bind(index, worker)
-        self._hosting.begin(index, f"{asked}() was called")
-        call.answer.add_done_callback(lambda done: self._hosting.end(index, done.exception()))
-        home = self._hosting.home(index, self._pool.usable() or (0,))
+        call.on_sent = lambda worker: self._placement.bind(index, worker)
+        self._placement.begin(index, f"{asked}() was called")
+        call.answer.add_done_callback(lambda done: self._placement.end(index, done.exception()))
+        home = self._placement.home(index, self._pool.usable() or (0,))
         self._pool.submit([call], worker=home)
         return then(call.answer, finish)
 
     def _evict(self, index: int, worker: int, reason: str) -> WorkerCall:
-        self._hosting.let_go(index, reason)
+        self._placement.let_go(index, reason)
         call = self._call("evict", "releasing", index, index)
         self._pool.submit([call], worker=worker)
         return call

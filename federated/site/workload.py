@@ -38,10 +38,10 @@ from ..prepare.user_code import archive_of, carried
 from .client_states import ClientMemory, ClientStates
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
-from .disclosure.disclosure_gate import Leaving
+from .disclosure.disclosure_gate import DisclosureGate
 from .disclosure.policy_facts import covered, wants
 from .evaluation import Evaluator
-from .node_placement import Hosting
+from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, key_of
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
@@ -55,7 +55,7 @@ class FederatedWorkload:
     """Implements the mediator's SiteWorkload for federated learning."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._hosting = Hosting(clock)
+        self._placement = NodePlacement(clock)
         self._pace = Pace()
         self._rounds = RoundQueue()
         self._memory = ClientMemory()
@@ -64,7 +64,7 @@ class FederatedWorkload:
         """By kind of order; empty before the start."""
         self._started = ExitStack()
         """Ends what was started, the last first."""
-        self._leaving: Leaving | None = None
+        self._gate: DisclosureGate | None = None
         """The gate for the data, if it is the site's own."""
         self._held_in: str | None = None
         """The run folder that holds the digest of the data's content, once checked."""
@@ -97,40 +97,40 @@ class FederatedWorkload:
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._inputs)
         self._journal = Journal(None, self._site)
-        if self._leaving is not None:
-            self._check_company(self._leaving)
+        if self._gate is not None:
+            self._check_company(self._gate)
         if self._folder is not None:
             self._hold_to_content(str(self._folder))
 
-    def _check_company(self, leaving: Leaving) -> None:
+    def _check_company(self, gate: DisclosureGate) -> None:
         """Raise PolicyRefused if no sum of some coming round may leave."""
         if self._needs is Needs.EVERY_UPDATE:
-            leaving.check_updates()
-        if leaving.least > 1 and (alone := self._cohorts.first_alone()) is not None:
-            leaving.check_company(f"round {alone}", 1)
+            gate.check_updates()
+        if gate.least > 1 and (alone := self._cohorts.first_alone()) is not None:
+            gate.check_company(f"round {alone}", 1)
 
     def _hold_to_content(self, folder: str) -> None:
         """Raise DataUnusable if the site's own data has changed since the run began."""
-        if self._leaving is None or self._held_in == folder:
+        if self._gate is None or self._held_in == folder:
             return
-        name, digest = self._leaving.dataset, self._inputs.data_digest
+        name, digest = self._gate.dataset, self._inputs.data_digest
         hold_to(Path(folder), self._site, name, digest)
         self._held_in = folder
 
     def _gathered(self, spec: Payload, site: SiteContext) -> RunInputs:
-        self._leaving = self._held_in = None
+        self._gate = self._held_in = None
         if self._config.data.from_ is None:
             return take_over(spec.header["materials"], self._config)
         place = Place.from_json(spec.header.get("place"))
         made = gather_here(self._config, site.name, site.data, place)
         declaration = Declaration.from_json(place.dataset, site.data[place.dataset])
-        self._leaving = Leaving(site.name, declaration)
+        self._gate = DisclosureGate(site.name, declaration)
         return made
 
     def start(self, gang: Gang, notify: Notify) -> None:
         """Start a FederatedNode on every vnode and wait until all have answered."""
-        self._gang, leaving = gang, self._leaving
-        self._notify = notify if leaving is None else leaving.told_to(notify)
+        self._gang, gate = gang, self._gate
+        self._notify = notify if gate is None else gate.told_to(notify)
         resources = self._config.resources
         settings = NodeSettings(
             model=self._config.model,
@@ -158,7 +158,7 @@ class FederatedWorkload:
         )
         self._models = SharedModels(self._site, gang.put)
         self._nodes = nodes = SingleNodes(
-            self._hosting,
+            self._placement,
             self._pool,
             self._models,
             self._memory,
@@ -193,19 +193,19 @@ class FederatedWorkload:
             up, size, seconds = self._pool.up, self._pool.size, resources.start_timeout
             raise WorkersNotUp(up, size, seconds, str(gang.load())) from None
         except FederatedError as error:
-            raise error if leaving is None else leaving.error(error) from None
+            raise error if gate is None else gate.error(error) from None
 
     def deliver(self, order: Payload) -> Answer:
         """Pass an order to the handler of its kind."""
         if not self._handlers:
             raise FederatedError("the workload has not been started")
-        if self._leaving is None:
+        if self._gate is None:
             return self._handlers[order.kind](order)
-        self._leaving.check(order)
+        self._gate.check(order)
         try:
-            return self._leaving.answered(self._handlers[order.kind](order))
+            return self._gate.answered(self._handlers[order.kind](order))
         except Exception as error:
-            raise self._leaving.error(error) from None
+            raise self._gate.error(error) from None
 
     def stop(self) -> None:
         """End the workers; unfinished work fails."""
@@ -235,7 +235,7 @@ class FederatedWorkload:
             nothing,
             Surroundings(
                 pool=self._pool,
-                hosting=self._hosting,
+                placement=self._placement,
                 journal=self._journal,
                 pace=self._pace,
                 notify=self._notify,
@@ -243,7 +243,7 @@ class FederatedWorkload:
             ),
             tells_covered=header.get("tells_covered", False),
             late_for=header.get("late_for", 0),
-            least=1 if self._leaving is None else self._leaving.least,
+            least=1 if self._gate is None else self._gate.least,
         )
         self._rounds.add(begun, model)
         if "counted" not in header:
@@ -253,8 +253,8 @@ class FederatedWorkload:
 
     def _check_order(self, what: str, clients: int) -> None:
         """Raise PolicyRefused for an order whose answer would have too few clients to leave."""
-        if self._leaving is not None:
-            self._leaving.check_company(what, clients)
+        if self._gate is not None:
+            self._gate.check_company(what, clients)
 
     def _close_round(self, order: Payload) -> Answer:
         begun = self._rounds.find(key_of(order.header))
@@ -283,7 +283,7 @@ class FederatedWorkload:
 
     def _on_pool_event(self, kind: str, details: dict[str, Any]) -> None:
         if kind == "worker_lost":
-            self._hosting.lose(details["worker"], details["reason"])
+            self._placement.lose(details["worker"], details["reason"])
         if kind == "workers_starting":
             busy = self._gang.load()
             nice = {} if busy.niceness is None else {"niceness": busy.niceness}

@@ -118,7 +118,7 @@ class AdmissionController:
         if request.parent != ROOT and request.parent not in there:
             raise NoSuchCluster(request.parent, sorted(there))
 
-    def enter(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Admit a virtual cluster with a new name, or queue it.
 
         NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it has ended meanwhile.
@@ -127,12 +127,12 @@ class AdmissionController:
         if (over := self.state.answers.get(_asking(entry))) is not None:
             raise NotInTime(id, self._clock() - entry.asked_at, over[0])
         self._check_names(entry.request)
-        self.state.enter(entry)
+        self.state.add(entry)
         self._statuses.asked(id)
         self.admit()
         waits = id in self.state.entries and self.state.entries[id].waiting
         if waits and (impossible := self._never(entry.request)):
-            self._strike(id, impossible.reason)
+            self._end_entry(id, impossible.reason)
             self.commit()
             raise NeverFits(id, impossible.reason, impossible.most)
         self.commit()
@@ -202,7 +202,7 @@ class AdmissionController:
     def check_started(self, id: ClusterId) -> None:
         """Set a starting virtual cluster active if Ray has placed all its groups."""
         if id in self._statuses.starting and self._bundler.all_there(id):
-            self.state.enter(replace(self.state.entries[id], begun=True))
+            self.state.add(replace(self.state.entries[id], begun=True))
             self._statuses.active(id)
 
     # -- ends ---------------------------------------------------------------------------------
@@ -214,11 +214,11 @@ class AdmissionController:
         entry = self.state.entries[id]
         below = self.state.ledger.subtree(id)
         self._fragmentation.refused(entry.request, below)
-        self._remove(below)
+        self._free_places(below)
         for each in below[:-1]:
-            self._strike(each, f"{id}, which it is in, lost its places")
-        self._strike_waiting({*below}, "lost its places")
-        self.state.enter(replace(entry, waiting=True))
+            self._end_entry(each, f"{id}, which it is in, lost its places")
+        self._end_waiting_inside({*below}, "lost its places")
+        self.state.add(replace(entry, waiting=True))
         taken = f"others took what was free ({why.lower().replace('_', ' ')})"
         self._statuses.waits_again(id, taken, self._settings.settle_s)
 
@@ -227,28 +227,28 @@ class AdmissionController:
         ended: tuple[ClusterId, ...] = (id,)
         if id in self.state.ledger.clusters:
             ended = self.state.ledger.subtree(id)
-            self._remove(ended)
+            self._free_places(ended)
         for each in ended[:-1]:
-            self._strike(each, f"{id}, which it is in, ended")
-        self._strike(id, why, on_record=on_record)
-        self._strike_waiting({*ended}, "ended")
+            self._end_entry(each, f"{id}, which it is in, ended")
+        self._end_entry(id, why, on_record=on_record)
+        self._end_waiting_inside({*ended}, "ended")
         return ended
 
-    def _strike_waiting(self, over: set[ClusterId], why: str) -> None:
+    def _end_waiting_inside(self, over: set[ClusterId], why: str) -> None:
         """End the requests inside clusters that lost their places; parents come before children."""
         for entry in list(self.state.entries.values()):
             parent, id = entry.request.parent, entry.request.id
             if parent in over and id in self.state.entries:
                 over.add(id)
-                self._strike(id, f"{parent}, which it is in, {why}")
+                self._end_entry(id, f"{parent}, which it is in, {why}")
 
-    def _strike(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
-        entry = self.state.strike(id)
+    def _end_entry(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
+        entry = self.state.remove(id)
         if entry is not None:
             self.state.answer(_asking(entry), (why,))
         self._statuses.ended(id, why, on_record=on_record)
 
-    def _remove(self, ended: tuple[ClusterId, ...]) -> None:
+    def _free_places(self, ended: tuple[ClusterId, ...]) -> None:
         ledger, groups = self.state.ledger, self.state.groups
         mine = [vnode for each in ended for vnode in ledger.of(each)]
         carriers = [group for each in ended for group in groups.of_cluster(each)]

@@ -39,7 +39,7 @@ class Difference:
     """The values of earlier workers, sorted."""
 
 
-class Likeness:
+class EnvironmentDiff:
     """The workers of a run so far; reports each difference once."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from ..population.federated_data.declarations import Told
+from ..population.federated_data.declarations import Exactness
 from ..state import Array
 from .partial import Partial
 
@@ -62,9 +62,12 @@ class Contribution:
     cosine: float | None = None
     """Cosine between its mean update and that of all others; None where either is zero."""
 
-    def shown(self, told: Told) -> dict[str, float | int | None]:
+    def shown(self, told: Exactness) -> dict[str, float | int | None]:
         """The JSON values that may be shown."""
-        shares = {Told.EXACT: round(self.share, DIGITS), Told.ABOUT: round(self.share, 1)}
+        shares = {
+            Exactness.EXACT: round(self.share, DIGITS),
+            Exactness.ABOUT: round(self.share, 1),
+        }
         return {
             "clients": self.clients,
             "share": shares.get(told),

@@ -25,7 +25,7 @@ from .evaluation import EvaluationPhase
 from .round_log import RoundLog, model_of
 from .run_context import RunContext
 from .site_limits import out_for_good
-from .traffic_budget import Meter
+from .traffic_budget import TrafficBudget
 from .training import TrainingPhase
 
 GIVEN_BACK = 0.1
@@ -67,7 +67,7 @@ class Coordinator:
         wire, needs = run.mediator.orders.counts_on_the_wire, run.algorithm.needs
         costs = Costs.of(model.state, run.roles, needs, on_the_wire=wire)
         if (budget := budget_of(run.config)).limits_anything:
-            run.orders.meter = Meter(budget, costs, run.folder)
+            run.orders.traffic = TrafficBudget(budget, costs, run.folder)
         with self._log.writing():
             try:
                 self._book_traffic()  # of the start
@@ -85,10 +85,10 @@ class Coordinator:
         return f"all {last} rounds are done" if done >= last else None
 
     def _round(self, model: GlobalModel) -> GlobalModel:
-        if (meter := self._run.orders.meter) is not None:
+        if (traffic := self._run.orders.traffic) is not None:
             self._log.flush()  # the last round's traffic is in the folder before this round's plan
             judges = judges_of(self._config, model.round_number + 1)
-            self._run.orders.plan(meter, model, judges, self._run.late.sites())
+            self._run.orders.plan(traffic, model, judges, self._run.late.sites())
         row, new = self.step(model)
         self._check_finite(row, new)
         if self._client_digests:
@@ -151,10 +151,10 @@ class Coordinator:
         self._run.emit("round_finished", of=self._config.federation.rounds, **fields)
 
     def _book_traffic(self) -> None:
-        flows, meter = self._run.mediator.orders.drain_traffic(), self._run.orders.meter
-        if meter is not None:
-            meter.book(flows)
-        self._log.add_traffic(flows, None if meter is None else meter.written)
+        flows, traffic = self._run.mediator.orders.drain_traffic(), self._run.orders.traffic
+        if traffic is not None:
+            traffic.book(flows)
+        self._log.add_traffic(flows, None if traffic is None else traffic.written)
 
 
 def _number(value: float) -> float | None:

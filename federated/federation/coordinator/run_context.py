@@ -15,7 +15,7 @@ from fedpilot.mediator import FederationMediator, Payload, Share
 from ...config.schema import RunConfig
 from ...core.algorithm import Algorithm
 from ...core.population.cohort_members import Membership
-from ...core.population.federated_data.declarations import Told
+from ...core.population.federated_data.declarations import Exactness
 from ...core.state import Roles
 from ..events import Emit
 from ..run_folder.folder import RunFolder
@@ -42,7 +42,7 @@ class RunContext:
     membership: Membership
     """Derives the clients of a round's share."""
     test_samples: int
-    told: Callable[[str], Told]
+    told: Callable[[str], Exactness]
     """Site -> how exactly its samples may be shown."""
 
     @cached_property

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import Robustness
-from ...core.population.federated_data.declarations import Told
+from ...core.population.federated_data.declarations import Exactness
 from ...core.sums.amounts import leaves_range
 from ...core.sums.contributions import (
     Contribution,
@@ -104,7 +104,7 @@ class SiteLimits:
         robustness: Robustness,
         journal: Path,
         emit: Emit,
-        told: Callable[[str], Told],
+        told: Callable[[str], Exactness],
     ) -> None:
         """`told` gives how exactly a site's share of the samples may be shown."""
         self._limits = ContributionLimits(

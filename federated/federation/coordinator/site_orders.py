@@ -18,7 +18,7 @@ from ...core.population.shares import part_name, told
 from ...core.rounds.round_costs import Judges
 from ..events import Emit
 from ..setup.global_model import GlobalModel
-from .traffic_budget import Meter
+from .traffic_budget import TrafficBudget
 
 TRAINING, EVALUATION = "round", "evaluate"
 PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
@@ -57,16 +57,16 @@ class OrderSender:
         self._asked = asked
         self._models: dict[str, str] = {}
         """Site -> digest of the last model sent to it."""
-        self.meter: Meter | None = None
+        self.traffic: TrafficBudget | None = None
         """The traffic budget while a run that has one goes on."""
 
     def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
         """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
-        if self.meter is not None:
+        if self.traffic is not None:
             clients = min(self._asked, size(share)) if form.kind == TRAINING else None
-            self.meter.ask(form.round_number, site, with_model=new, clients=clients)
+            self.traffic.ask(form.round_number, site, with_model=new, clients=clients)
         if new:
             self._models[site] = model.digest
             order = replace(order, tensors=model.state)
@@ -96,14 +96,16 @@ class OrderSender:
                 case ChangeKind.RETURNED:
                     self._emit("site_returned", site=site)
 
-    def plan(self, meter: Meter, model: GlobalModel, judges: Judges, late: Iterable[str]) -> None:
+    def plan(
+        self, traffic: TrafficBudget, model: GlobalModel, judges: Judges, late: Iterable[str]
+    ) -> None:
         """Reserve budget for all known costs of the round after this model.
 
         `late` are the sites that may still answer for earlier rounds. Raises TrafficSpent.
         """
         self.tell_changes()
         shares = self._mediator.membership.assignment.shares
-        meter.plan(
+        traffic.plan(
             model.round_number + 1,
             {
                 site: min(self._asked, size(shares.get(site, ())))

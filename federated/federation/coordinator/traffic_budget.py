@@ -1,8 +1,8 @@
-"""Meter: checks a run's traffic budget before a round sends anything, and accounts for the bytes.
+"""TrafficBudget: refuses a round that would exceed a run's budget, and accounts for the bytes.
 
 The run folder's `traffic.csv` has the bytes that crossed. The journal has the most that a round may
 cost, from before its first order until its rows are in the table; so a run that was killed in
-between has spent that much when it resumes. A run without a limit has no meter.
+between has spent that much when it resumes. A run without a limit has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted"
 """The purpose under which a killed round's maximal cost is booked."""
 
 
-class Meter:
+class TrafficBudget:
     """The traffic of one attempt at a run."""
 
     def __init__(self, budget: Budget, costs: Costs, folder: RunFolder) -> None:

@@ -122,7 +122,7 @@ def _serve(
     from ..run_folder.folder import RunFolder
     from ..runs.run_record import SUBMITTED
     from .mediator_sites import MediatorSites, declarations
-    from .query_server import Answering
+    from .query_server import QueryServer
 
     submitted: dict[str, Any] = json.loads((place / "submission.json").read_text())
     for name in ("checkpoints", "journal"):
@@ -158,10 +158,10 @@ def _serve(
             code=code,
         )
     try:
-        with Answering(federation.nodes, connection.questions) as answering:
+        with QueryServer(federation.nodes, connection.questions) as server:
             if submitted["interactive"]:
                 federation.start()
-                answering.wait()
+                server.wait()
             else:
                 federation.resume(place.name)
     finally:

@@ -32,7 +32,7 @@ from ...config.schema import RunConfig
 from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from ...prepare.user_code import UserCode, attached
 from ..run_folder.folder import replace_text
-from ..sites.membership_watcher import Following
+from ..sites.membership_watcher import MembershipWatcher
 from ..sites.sources import Declarations, SiteSource, StartedRun
 
 log = logging.getLogger(__name__)
@@ -202,8 +202,8 @@ class MediatorSites(SiteSource):
                 self._keep(there)
             return begun
 
-        following = Following(look)
-        undo.callback(following.close)
+        watcher = MembershipWatcher(look)
+        undo.callback(watcher.close)
 
         def changed(standing: SiteStanding | None = None) -> None:
             # At once: the next message may be that another site is lost.
@@ -214,12 +214,12 @@ class MediatorSites(SiteSource):
                     if each.state is SiteState.CORDONED
                 ]
             )
-            following.wake()
+            watcher.wake()
 
         self._connection.on_link_use = run.link_used
         self._connection.on_site_change(changed)
         # Also for sites that are lost although their agents are up.
-        undo.enter_context(mediator.events.heard_by(following.hear))
+        undo.enter_context(mediator.events.heard_by(watcher.hear))
         changed()
 
     def _why_all_stay(self, mediator: FederationMediator) -> str:

@@ -1,4 +1,4 @@
-"""Answering: answers users' questions about the VirtualNodes of a run, during its rounds.
+"""QueryServer: answers users' questions about the VirtualNodes of a run, during its rounds.
 
 A question names a client by its id, and the client's site answers it. No thread waits for a site:
 one sends the order, another answers once the site has. A question that takes too long fails, and a
@@ -56,7 +56,7 @@ class _Open:
     """A partial answer for the deadline; None if there is none."""
 
 
-class Answering:
+class QueryServer:
     """Threads that answer questions while this is open."""
 
     def __init__(

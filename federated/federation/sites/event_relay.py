@@ -17,7 +17,7 @@ from typing import Any
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.links import LinkUse, LinkWatch
 
-from ...core.proof.environment_diff import Difference, Facts, Likeness, differing
+from ...core.proof.environment_diff import Difference, EnvironmentDiff, Facts, differing
 from ...core.rounds.site_events import Allowance, NotBelieved, believed
 from ...errors import RunRefused
 from ..events import Emit
@@ -30,7 +30,7 @@ SAID_EVERY_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class Hearing:
+class EventFilter:
     """Filters the events of all sites of a run; from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,19 +73,19 @@ class Workforce:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told: dict[tuple[str, int], Facts] = {}
-        self._likeness = Likeness()
+        self._differences = EnvironmentDiff()
 
     def joined(self, told: Facts) -> tuple[Difference, ...]:
         """Add a worker that came up, by its `site` and number there; return its new differences."""
         site, number = told["site"], told["worker"]
         with self._lock:
             self._told[site, number] = told
-            return self._likeness.joined(f"{site}/{number}", told)
+            return self._differences.joined(f"{site}/{number}", told)
 
     def remembered(self, told: Facts) -> tuple[Difference, ...]:
         """Add a worker that the run had before it was interrupted; return its new differences."""
         with self._lock:
-            return self._likeness.joined(_before(told), told)
+            return self._differences.joined(_before(told), told)
 
     def all(self) -> list[dict[str, Any]]:
         """Facts of each worker, in the order of arrival."""
@@ -120,14 +120,14 @@ class EventRelay:
         """`strict`: all workers must be alike."""
         self._emit = emit
         self._strict = strict
-        self._hearing = Hearing()
+        self._filter = EventFilter()
         self.workforce = Workforce()
         self._compiling: set[tuple[str, str]] = set()
         """(site, host) of machines whose compilation was reported."""
 
     def happened(self, payload: Payload) -> None:
         """Handle an event of a site."""
-        if (fields := self._hearing.fields(payload)) is None:
+        if (fields := self._filter.fields(payload)) is None:
             return
         new = self.workforce.joined(fields) if payload.kind == "worker_ready" else ()
         compiles = fields.get("compiles", "")

@@ -1,4 +1,4 @@
-"""Following: a thread that checks a run's sites when one changes, and every few seconds."""
+"""MembershipWatcher: a thread that checks a run's sites when one changes, and every few seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Look = Callable[[Collection[str]], dict[str, Future[Any]]]
 """Acts on all sites except the given busy ones; returns a future for each site under change."""
 
 
-class Following:
+class MembershipWatcher:
     """Calls `look`, first at once, until its owner closes it."""
 
     def __init__(self, look: Look) -> None:

@@ -192,7 +192,7 @@ class RayEach(HereSource):
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Bring in sites whose runners died, which starts the next runners."""
-        from .membership_watcher import Following
+        from .membership_watcher import MembershipWatcher
 
         mediator = run.mediator
 
@@ -201,9 +201,9 @@ class RayEach(HereSource):
             gone = [site for site in self._opened if site not in out and self._sites.died(site)]
             return {site: mediator.readmit(site) for site in gone}
 
-        following = Following(look)
-        undo.callback(following.close)
-        undo.enter_context(mediator.events.heard_by(following.hear))
+        watcher = MembershipWatcher(look)
+        undo.callback(watcher.close)
+        undo.enter_context(mediator.events.heard_by(watcher.hear))
 
     def _started(self, store: int) -> LocalSites:
         from .local_sites import LocalSites

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...algorithms import algorithm_of
 from ...config.schema import RunConfig
 from ...core.population.cohort_members import SamplesOf
-from ...core.population.federated_data.declarations import Told
+from ...core.population.federated_data.declarations import Exactness
 from ...core.population.federated_data.union import Union
 from ...core.population.groups import ClientGroups
 from ...core.population.partitions.partition import Partition
@@ -84,9 +84,9 @@ class RunInputs:
         exact = self.union.exact_samples()
         return None if exact is None else exact.__getitem__
 
-    def told_of(self, site: str) -> Told:
+    def told_of(self, site: str) -> Exactness:
         """How exactly a site's sample counts may be shown; exactly in a simulation."""
-        return Told.EXACT if self.union is None else self.union.told.get(site, Told.NONE)
+        return Exactness.EXACT if self.union is None else self.union.told.get(site, Exactness.NONE)
 
     def costs(self, config: RunConfig) -> Costs:
         """The bytes that a round of the run moves, counted by its tensors."""

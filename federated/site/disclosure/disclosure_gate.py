@@ -1,4 +1,4 @@
-"""Leaving: what the site's part of a run may send out about data that the site's admin declared.
+"""DisclosureGate: what a site may send out about data that its admin declared.
 
 * Sums, counts of clients, and names that the site has given may leave. Client ids and numbers of
   samples leave if the admin discloses them; refused clients are numbered otherwise.
@@ -45,7 +45,7 @@ TELLS_SAMPLES = ("node.train", "node.evaluate")
 """Orders whose answers reveal one client's number of samples."""
 
 
-class Leaving:
+class DisclosureGate:
     """The gate of one site for one declared data set."""
 
     def __init__(self, site: str, declaration: Declaration) -> None:

@@ -14,7 +14,7 @@ KEEP = 2
 """The round's model, and the one before it (single nodes lag behind)."""
 
 
-class Recent(Generic[V]):
+class LRU(Generic[V]):
     """A mapping that drops the least recently used value."""
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ from ...prepare.importing import make_importable
 from ...prepare.inputs.run_inputs import SiteData
 from ...prepare.user_code import bring
 from .attempt import Attempt, PieceResult
-from .lru import Recent
+from .lru import LRU
 
 NODES_HOSTED = 64
 """VirtualNodes whose samples a worker keeps; the least recently used goes first."""
@@ -151,7 +151,7 @@ class FederatedNode:
                 update=client_update_function(training.client_update),
             )
         )
-        self._models: Recent[_LoadedModel] = Recent()
+        self._models: LRU[_LoadedModel] = LRU()
         self._preparing = ThreadPoolExecutor(1, "next-chunk")
         self._sum: _Sum | None = None
         self._running = self._gathering()

@@ -20,7 +20,7 @@ from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from .lru import Recent
+from .lru import LRU
 
 TICK_S = 1.0
 """Interval of deadline checks."""
@@ -60,7 +60,7 @@ class _Seat:
     worker: Worker | None = None
     generation: int = 0
     up: bool = False
-    models: Recent[None] = field(default_factory=Recent)
+    models: LRU[None] = field(default_factory=LRU)
     """Keys of the worker's models, updated as the worker does."""
     busy_since: float = 0.0
 
@@ -215,7 +215,7 @@ class WorkerPool:
     def _start_worker(self, number: int) -> None:
         seat = self._seats[number]
         seat.generation += 1
-        seat.models = Recent()
+        seat.models = LRU()
         seat.up = False
         seat.busy_since = self._clock()
         generation = seat.generation

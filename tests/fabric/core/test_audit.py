@@ -28,7 +28,7 @@ def state() -> ClusterState:
         id = ClusterId(name)
         found.ledger.begin(PlacedCluster(id=id, parent=parent), ())
         jobs = frozenset({JOB}) if name == "job" else frozenset[JobId]()
-        found.enter(Entry(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
+        found.add(Entry(request=Request(id=id, parent=parent), jobs=jobs, waiting=False))
         piece = CarriedBundle(vnode=VNodeId(f"{name}/0"), resources=ONE)
         policy = SchedulingPolicy.PACK
         found.groups.put(
@@ -102,5 +102,5 @@ def test_whose_jobs_are_looked_at(
 ) -> None:
     for job, name in attached.items():
         entry = state.entries[ClusterId(name)]
-        state.enter(replace(entry, jobs=entry.jobs | {job}))
+        state.add(replace(entry, jobs=entry.jobs | {job}))
     assert jobs_in(state, named) == {JOB: "job", **found}

@@ -209,10 +209,10 @@ class Histories(RuleBasedStateMachine):
         asked = [each.id for each in self.waiting]
         for request in self.waiting:
             if request.id not in self.state.entries:
-                self.state.enter(Entry(request=request))
+                self.state.add(Entry(request=request))
         for id in list(self.state.entries):
             if id not in asked:
-                self.state.strike(id)
+                self.state.remove(id)
         self.file.save(self.state)
         found = self.file.load()
         assert contents(found.ledger) == contents(self.ledger)

@@ -295,7 +295,7 @@ def test_a_node_that_waits_for_its_turn_is_not_idle(lab: Lab, user_code: str) ->
     with lab.federation(**{"model__model_type": f"{user_code}:Slow", **ALONE}) as federation:
         federation.start()
         workload = federation.gang.mediator._sites["local"]._workload  # type: ignore[union-attr]
-        workload._hosting._clock = clock
+        workload._placement._clock = clock
         nodes = [federation[f"client_{i}"].materialize() for i in range(5)]
         asked = [ask(node, "node.train") for node in nodes]
         clock.advance(10 * federation.config.resources.node_idle_timeout)

@@ -13,7 +13,7 @@ from fedpilot.federated.core.population.shares import unpacked
 from fedpilot.federated.core.sums.partial import Partial
 from fedpilot.federated.engine.journal import Journal, RoundKey
 from fedpilot.federated.site.cohorts import Cohort
-from fedpilot.federated.site.node_placement import Hosting
+from fedpilot.federated.site.node_placement import NodePlacement
 from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound, Surroundings
 from fedpilot.federated.site.workers.attempt import Attempt, PieceResult
 from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
@@ -81,7 +81,7 @@ class Site:
         self.queue = RoundQueue()
         self.surroundings = Surroundings(
             pool=cast("WorkerPool", self.workers),
-            hosting=Hosting(lambda: 0.0),
+            placement=NodePlacement(lambda: 0.0),
             journal=Journal(None, "west"),
             pace=Pace(),
             notify=lambda _: None,

@@ -23,7 +23,7 @@ LONGEST_ID = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
-class Told(StrEnum):
+class Exactness(StrEnum):
     """How exactly a site's sample counts, and so its share, may be shown."""
 
     EXACT = "exact"
@@ -59,11 +59,11 @@ class Declared:
     exact: bool = False
 
     @property
-    def told(self) -> Told:
+    def told(self) -> Exactness:
         """How exactly its clients' samples may be shown."""
         if self.counts is None:
-            return Told.NONE
-        return Told.EXACT if self.exact else Told.ABOUT
+            return Exactness.NONE
+        return Exactness.EXACT if self.exact else Exactness.ABOUT
 
     @classmethod
     def from_json(cls, site: str, dataset: str, values: Any) -> Declared:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..partitions.client_ids import ClientIds
 from ..partitions.partition import PartitionKind, UnknownClient
 from ..partitions.summary import PartitionSummary, summary_of
-from .declarations import Declared, Schema, Told
+from .declarations import Declared, Exactness, Schema
 from .errors import UnionError
 from .place import Place, digest_of_ids, ids_of
 
@@ -52,7 +52,7 @@ class Union:
     """Sites that do not disclose the ids of their clients."""
     digest: str
     """SHA-256 over everything that the sites disclose."""
-    told: Mapping[str, Told]
+    told: Mapping[str, Exactness]
     """By site: how exactly its clients' samples may be shown."""
 
     @property

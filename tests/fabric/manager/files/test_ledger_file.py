@@ -60,7 +60,7 @@ def filled() -> ClusterState:
     assert isinstance(found, Admit)
     apply(state.ledger, found, 0.0)
     for entry in ENTRIES:
-        state.enter(entry)
+        state.add(entry)
     for group in groups_for(found, lambda _: GroupId("g")):
         state.groups.put(group)
     return state
@@ -85,7 +85,7 @@ def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
     assert found.waiting == [TWO]
     assert list(found.groups) == list(state.groups)
     found.ledger.end(ClusterId("one"))
-    found.strike(ClusterId("one"))
+    found.remove(ClusterId("one"))
     found.groups.drop(GroupId("g"))
     again.save(found)
     empty = LedgerFile(path).load()
@@ -114,9 +114,9 @@ def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> 
     path = tmp_path / "ledger.sqlite"
     file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        state.enter(entry)
+        state.add(entry)
     file.save(state)
-    state.enter(replace(state.entries[ClusterId("one")], waiting=True))
+    state.add(replace(state.entries[ClusterId("one")], waiting=True))
     file.save(state)
     assert LedgerFile(path).load().waiting == [ONE, TWO]
 
@@ -125,12 +125,12 @@ def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) 
     path = tmp_path / "ledger.sqlite"
     file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        state.enter(entry)
+        state.add(entry)
     file.save(state)
     file.close()
     file = LedgerFile(path)
     state = file.load()
-    state.enter(Entry(request=replace(ONE, id=ClusterId("three"))))
+    state.add(Entry(request=replace(ONE, id=ClusterId("three"))))
     file.save(state)
     state.admit(ClusterId("two"))
     file.save(state)
@@ -141,11 +141,11 @@ def test_who_was_deleted_and_asks_again_stands_at_the_end(tmp_path: Path) -> Non
     path = tmp_path / "ledger.sqlite"
     file, state = LedgerFile(path), ClusterState()
     for entry in ENTRIES:
-        state.enter(entry)
+        state.add(entry)
     file.save(state)
-    state.strike(ClusterId("one"))
+    state.remove(ClusterId("one"))
     file.save(state)
-    state.enter(ENTRIES[0])
+    state.add(ENTRIES[0])
     file.save(state)
     assert list(LedgerFile(path).load().entries) == ["two", "one"]
 

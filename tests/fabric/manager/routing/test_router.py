@@ -228,7 +228,7 @@ class TestActorsWithoutResources:
         for name, most in (("strict", 1), ("generous", 9)):
             bench.begin(name, least=1)
             spec = {"max_actors_without_resources": most}
-            bench.state.enter(Entry(request=bench.requests[ClusterId(name)], spec=spec))
+            bench.state.add(Entry(request=bench.requests[ClusterId(name)], spec=spec))
         assert bench.runs("strict", 0, actor=True).state is PLACED
         with pytest.raises(TooLarge, match=r"may have 1 .`max_actors_without_resources` of its"):
             bench.submit("strict", 0, actor=True)

@@ -12,7 +12,12 @@ import pytest
 from federations import Lab, Log
 from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster, VirtualClusterManager
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-from fedpilot.federated.core.proof.environment_diff import Difference, Likeness, differing, unlike
+from fedpilot.federated.core.proof.environment_diff import (
+    Difference,
+    EnvironmentDiff,
+    differing,
+    unlike,
+)
 from fedpilot.federated.errors import RunRefused, WorkerNotMade, WorkersExhausted
 from fedpilot.federated.federation.report import wording
 from fedpilot.federated.site.workers import node as node_module
@@ -27,7 +32,7 @@ LAKE = {**ZEN, "cpu_kind": "icelake", "host": "b", "pid": 2, "ray": "2.8"}
 
 
 def test_what_is_new_about_a_worker_is_said_once() -> None:
-    seen = Likeness()
+    seen = EnvironmentDiff()
     assert seen.joined("east/0", ZEN) == ()
     assert seen.joined("east/1", {**ZEN, "host": "c", "ray": "2.1"}) == (), "bits ask for neither"
     assert seen.joined("west/0", LAKE) == (

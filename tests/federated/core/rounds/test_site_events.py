@@ -16,7 +16,7 @@ from fedpilot.federated.core.rounds.site_events import (
     NotBelieved,
     believed,
 )
-from fedpilot.federated.federation.sites.event_relay import AT_ONCE, SAID_EVERY_S, Hearing
+from fedpilot.federated.federation.sites.event_relay import AT_ONCE, SAID_EVERY_S, EventFilter
 from fedpilot.mediator import Payload
 
 READY = {"site": "rome", "worker": 1, "pid": 7, "host": "h", "torch": "2.4", "threads": 1}
@@ -115,17 +115,17 @@ def test_a_site_that_says_too_much_is_not_heard_and_the_log_stays_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    hearing = Hearing(clock)
+    heard = EventFilter(clock)
     lie = Payload(kind="run_finished", header={"site": "rome"})
     with caplog.at_level(logging.WARNING):
-        assert hearing.fields(Payload(kind="clients_done", header=DONE)) == DONE
+        assert heard.fields(Payload(kind="clients_done", header=DONE)) == DONE
         for _ in range(3 * int(AT_ONCE)):
-            assert hearing.fields(lie) is None
+            assert heard.fields(lie) is None
         assert len(caplog.records) < AT_ONCE + 2
         assert "is not believed: 'run_finished' is no event" in caplog.messages[0]
         assert "site rome says too much" in caplog.messages[-1]
-        assert hearing.fields(Payload(kind="clients_done", header=DONE)) is None
+        assert heard.fields(Payload(kind="clients_done", header=DONE)) is None
         other = {**DONE, "site": "paris"}
-        assert hearing.fields(Payload(kind="clients_done", header=other)) == other
+        assert heard.fields(Payload(kind="clients_done", header=other)) == other
         clock.advance(SAID_EVERY_S)
-        assert hearing.fields(Payload(kind="clients_done", header=DONE)) == DONE
+        assert heard.fields(Payload(kind="clients_done", header=DONE)) == DONE

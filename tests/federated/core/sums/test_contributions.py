@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.population.federated_data.declarations import Told
+from fedpilot.federated.core.population.federated_data.declarations import Exactness
 from fedpilot.federated.core.state import Roles, State, TensorRole
 from fedpilot.federated.core.sums.contributions import (
     Contribution,
@@ -184,8 +184,9 @@ def test_who_moved_the_model_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "share"), [(Told.EXACT, 0.1235), (Told.ABOUT, 0.1), (Told.NONE, None)]
+    ("told", "share"),
+    [(Exactness.EXACT, 0.1235), (Exactness.ABOUT, 0.1), (Exactness.NONE, None)],
 )
-def test_a_share_is_shown_as_samples_are_told(told: Told, share: float | None) -> None:
+def test_a_share_is_shown_as_samples_are_told(told: Exactness, share: float | None) -> None:
     shown = Contribution(site="a", clients=2, share=0.123456, norm=math.inf).shown(told)
     assert shown == {"clients": 2, "share": share, "norm": None, "cosine": None}

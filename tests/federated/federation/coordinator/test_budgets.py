@@ -15,7 +15,7 @@ from fedpilot.federated import ConfigError, RunResult, parse_config
 from fedpilot.federated.config import to_yaml
 from fedpilot.federated.core.rounds.round_costs import Costs, Judges
 from fedpilot.federated.errors import TrafficSpent
-from fedpilot.federated.federation.coordinator.traffic_budget import Meter
+from fedpilot.federated.federation.coordinator.traffic_budget import TrafficBudget
 from fedpilot.federated.federation.run_folder.folder import RunFolder
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.mediator.core.traffic import Budget
@@ -168,7 +168,7 @@ def test_a_size_that_is_none_is_refused(size: object, lab: Lab) -> None:
         lab.federation(traffic__run_bytes=size)
 
 
-# -- the meter by itself ----------------------------------------------------------------------
+# -- the budget by itself -----------------------------------------------------------------------
 
 COSTS = Costs(model=10, answer=20)
 
@@ -179,31 +179,31 @@ def folder(path: Path) -> RunFolder:
 
 def test_what_a_round_costs_beyond_its_plan_is_asked_and_written_down_too(tmp_path: Path) -> None:
     with folder(tmp_path) as run:
-        meter = Meter(Budget(run_bytes=120), COSTS, run)
-        meter.plan(1, {"a": 1, "b": 1}, having=(), judges=Judges.ONE, late=())
+        traffic = TrafficBudget(Budget(run_bytes=120), COSTS, run)
+        traffic.plan(1, {"a": 1, "b": 1}, having=(), judges=Judges.ONE, late=())
         for site in "ab":
-            meter.ask(1, site, with_model=True, clients=1)
-        meter.ask(1, "a", with_model=True, clients=None)
+            traffic.ask(1, site, with_model=True, clients=1)
+        traffic.ask(1, "a", with_model=True, clients=None)
         assert run.round_under_way() == (
             1,
             {"a": {"to_site": 20, "from_site": 20}, "b": {"to_site": 10, "from_site": 20}},
         )
-        meter.ask(1, "a", with_model=False, clients=1)  # it is repeated on a coarser grid
+        traffic.ask(1, "a", with_model=False, clients=1)  # it is repeated on a coarser grid
         assert run.round_under_way() == (
             1,
             {"a": {"to_site": 20, "from_site": 40}, "b": {"to_site": 10, "from_site": 20}},
         )
-        meter.ask(1, "b", with_model=False, clients=1)
+        traffic.ask(1, "b", with_model=False, clients=1)
         with pytest.raises(TrafficSpent, match=r"nothing more of round 1 .* 110 are spent"):
-            meter.ask(1, "b", with_model=False, clients=1)
-        meter.book(())
-        meter.written()
+            traffic.ask(1, "b", with_model=False, clients=1)
+        traffic.book(())
+        traffic.written()
         assert run.round_under_way() is None
 
 
 def test_what_is_late_is_in_the_plan(tmp_path: Path) -> None:
     with folder(tmp_path) as run:
-        meter = Meter(Budget(round_bytes=59), COSTS, run)
-        meter.plan(1, {"a": 1}, having=(), judges=Judges.NOBODY, late=("b",))
+        traffic = TrafficBudget(Budget(round_bytes=59), COSTS, run)
+        traffic.plan(1, {"a": 1}, having=(), judges=Judges.NOBODY, late=("b",))
         with pytest.raises(TrafficSpent, match="60 more were wanted"):
-            meter.plan(2, {"a": 1}, having=(), judges=Judges.ONE, late=("b",))
+            traffic.plan(2, {"a": 1}, having=(), judges=Judges.ONE, late=("b",))

@@ -17,8 +17,8 @@ from fedpilot.federated.federation.remote.query_server import (
     NOT_TOLD,
     TELL_S,
     WORK_S,
-    Answering,
     NotAnswered,
+    QueryServer,
 )
 from fedpilot.mediator import Payload
 from fedpilot.mediator.coordinator.connection import RunQuery
@@ -95,7 +95,7 @@ class Asker:
 @pytest.fixture
 def asker() -> Iterator[Asker]:
     made = Asker()
-    with Answering(made.nodes, made.questions, made.clock):
+    with QueryServer(made.nodes, made.questions, made.clock):
         yield made
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from fedpilot.federated.federation.sites import membership_watcher
-from fedpilot.federated.federation.sites.membership_watcher import Following
+from fedpilot.federated.federation.sites.membership_watcher import MembershipWatcher
 
 SOON_S = 60.0
 
@@ -38,7 +38,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_site_is_looked_at_again_once_its_drain_has_ended() -> None:
     """It may have been uncordoned meanwhile, and nobody would say that again."""
     sites = Sites()
-    with closing(Following(sites.look)):
+    with closing(MembershipWatcher(sites.look)):
         assert sites.looks.get(timeout=SOON_S) == set()
         sites.drained.set_result(None)
         assert sites.looks.get(timeout=SOON_S) == set()
@@ -52,7 +52,7 @@ def test_a_look_that_fails_is_not_the_last() -> None:
         looks.put("look")
         raise ZeroDivisionError("a mistake")
 
-    with closing(Following(look)) as sites:
+    with closing(MembershipWatcher(look)) as sites:
         looks.get(timeout=SOON_S)
         sites.wake()
         looks.get(timeout=SOON_S)

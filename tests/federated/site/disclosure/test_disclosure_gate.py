@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.federated.site.disclosure.disclosure_gate import Leaving
+from fedpilot.federated.site.disclosure.disclosure_gate import DisclosureGate
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
 from fedpilot.mediator.errors import PolicyRefused
@@ -14,8 +14,8 @@ from fedpilot.mediator.errors import PolicyRefused
 SECRET = "ValueError: patient anna, 1.87 m"
 
 
-def gate(residency: Residency = Residency.PINNED, **told: Any) -> Leaving:
-    return Leaving(
+def gate(residency: Residency = Residency.PINNED, **told: Any) -> DisclosureGate:
+    return DisclosureGate(
         "paris",
         Declaration(
             name="scans",
