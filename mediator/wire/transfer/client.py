@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc
 import grpc.aio
@@ -111,7 +112,8 @@ class BlobClient:
         self._room = StreamMemory(settings.waiting_bytes)
         self._streams = asyncio.Semaphore(settings.at_once)
         self._downloads: dict[Blob, _Shared] = {}
-        self._uploads: dict[str, asyncio.Lock] = {}
+        self._uploads: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By digest; a lock lasts while an upload has it or waits for it."""
 
     def use(self, stub: BlobStub) -> None:
         """Use this stub from now on; open streams continue on the old one."""
@@ -145,8 +147,6 @@ class BlobClient:
                 if not self._store.has(blob):
                     raise BadBlob(f"there is no blob {blob.digest} in {self._store.folder}")
                 await self._upload(blob, run, key)
-        if not lock.locked():
-            self._uploads.pop(blob.digest, None)
 
     async def _download(self, blob: Blob) -> Path:
         part: PartialBlob | None = None

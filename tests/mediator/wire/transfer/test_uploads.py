@@ -69,6 +69,23 @@ def test_uploads_of_one_digest_for_two_orders_push_it_once(tmp_path: Path) -> No
     in_a_world(tmp_path, act)
 
 
+def test_uploads_of_one_digest_do_not_end_each_other_while_its_blob_comes_and_goes(
+    tmp_path: Path,
+) -> None:
+    async def act(there: World) -> None:
+        blob = put(there.site, DATA)
+
+        async def orders(*keys: str) -> None:
+            for key in keys:
+                await there.client.upload(blob, run="r", key=key)
+                there.mediator.path(blob.digest).unlink()  # its answer has been taken
+
+        await asyncio.gather(orders("1", "3", "5"), orders("2", "4", "6"))
+        assert there.service.streams == 6
+
+    in_a_world(tmp_path, act)
+
+
 def test_a_site_cannot_upload_what_it_has_not(tmp_path: Path) -> None:
     async def act(there: World) -> None:
         with pytest.raises(BadBlob, match="there is no blob"):
