@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -110,15 +110,28 @@ def matrix_of(rows: int) -> list[list[float]]:
     return np.random.default_rng(0).random((rows, 10)).round(6).tolist()
 
 
-def test_a_matrix_of_many_rows_is_read_and_written_about_as_fast_as_by_libyaml() -> None:
-    rows = "".join(f"    - {row}\n" for row in matrix_of(5000))
-    text = f"{GOOD}  distribution_matrix:\n{rows}"
+def calls(work: Callable[[], Any]) -> int:
+    """Python functions that are called: the time it takes, on a machine however busy."""
+    work()  # what is imported or compiled once does not count
+    counted = 0
 
-    def seconds(work: Callable[[], Any]) -> float:
-        begun = time.thread_time()
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
         work()
-        return time.thread_time() - begun
+    finally:
+        sys.setprofile(before)
+    return counted
 
+
+def test_a_matrix_of_many_rows_takes_about_as_many_calls_as_libyaml_does() -> None:
+    matrix = matrix_of(1000)
+    rows = "".join(f"    - {row}\n" for row in matrix)
+    text = f"{GOOD}  distribution_matrix:\n{rows}"
     config = parse_config(
         {
             "model": {"model_type": "mlp"},
@@ -126,19 +139,11 @@ def test_a_matrix_of_many_rows_is_read_and_written_about_as_fast_as_by_libyaml()
             "data": {
                 "dataset_type": "digits",
                 "data_distribution_kind": "fixed",
-                "distribution_matrix": matrix_of(5000),
+                "distribution_matrix": matrix,
             },
         }
     )
-    turns = [
-        (
-            seconds(lambda: yaml.load(text, Loader=yaml.CSafeLoader)),
-            seconds(lambda: read(text, str)),
-            seconds(lambda: to_yaml(config)),
-        )
-        for _ in range(3)
-    ]
-    least = [min(each) for each in zip(*turns, strict=True)]
-    assert least[1] < 3 * least[0]
-    assert least[2] < 3 * least[0]
+    least = calls(lambda: yaml.load(text, Loader=yaml.CSafeLoader))
+    assert calls(lambda: read(text, str)) < 1.5 * least
+    assert calls(lambda: to_yaml(config)) < 1.5 * least
     assert parse_config(yaml.load(to_yaml(config), Loader=yaml.CSafeLoader)) == config
