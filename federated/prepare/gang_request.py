@@ -73,8 +73,8 @@ def begin_ray(config: RunConfig) -> RayCluster | None:
 
 def first_processes(request: GangRequest, machine: Machine) -> int:
     """Count the workers that a private Ray on this machine starts at once: those of the gang."""
-    each = Resources.of({"CPU": 1.0, **request.resources})
-    return min(machine.total["CPU"] // each["CPU"], request.workers or request.at_most)
+    each = Resources.of({"CPU": 1.0, **request.resources})["CPU"]
+    return min(machine.total["CPU"] // max(1, each), request.workers or request.at_most)
 
 
 def enter_ray(

@@ -77,6 +77,7 @@ def test_every_site_has_its_share_of_the_machine(
         pytest.param({}, 8, id="as many as fit"),
         pytest.param({"cpus_per_worker": 3}, 2, id="of their size"),
         pytest.param({"cpus_per_worker": 0.25}, 16, id="as many as a gang has at most"),
+        pytest.param({"cpus_per_worker": 1e-6}, 16, id="however small they are"),
         pytest.param({"workers": 1}, 1, id="as many as the config says"),
     ],
 )
