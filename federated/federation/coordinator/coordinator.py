@@ -67,7 +67,7 @@ class Coordinator:
         wire, needs = run.mediator.orders.counts_on_the_wire, run.algorithm.needs
         costs = Costs.of(model.state, run.roles, needs, on_the_wire=wire)
         if (budget := budget_of(run.config)).limits_anything:
-            run.orders.traffic = TrafficBudget(budget, costs, run.folder)
+            run.orders.budget = TrafficBudget(budget, costs, run.folder)
         with self._log.writing():
             try:
                 self._book_traffic()  # of the start
@@ -85,10 +85,10 @@ class Coordinator:
         return f"all {last} rounds are done" if done >= last else None
 
     def _round(self, model: GlobalModel) -> GlobalModel:
-        if (traffic := self._run.orders.traffic) is not None:
+        if (budget := self._run.orders.budget) is not None:
             self._log.flush()  # the last round's traffic is in the folder before this round's plan
             judges = judges_of(self._config, model.round_number + 1)
-            self._run.orders.plan(traffic, model, judges, self._run.late.sites())
+            self._run.orders.plan(budget, model, judges, self._run.late.sites())
         row, new = self.step(model)
         self._check_finite(row, new)
         if self._client_digests:
@@ -151,10 +151,10 @@ class Coordinator:
         self._run.emit("round_finished", of=self._config.federation.rounds, **fields)
 
     def _book_traffic(self) -> None:
-        flows, traffic = self._run.mediator.orders.drain_traffic(), self._run.orders.traffic
-        if traffic is not None:
-            traffic.book(flows)
-        self._log.add_traffic(flows, None if traffic is None else traffic.written)
+        flows, budget = self._run.mediator.orders.drain_traffic(), self._run.orders.budget
+        if budget is not None:
+            budget.book(flows)
+        self._log.add_traffic(flows, None if budget is None else budget.written)
 
 
 def _number(value: float) -> float | None:

@@ -57,16 +57,16 @@ class OrderSender:
         self._asked = asked
         self._models: dict[str, str] = {}
         """Site -> digest of the last model sent to it."""
-        self.traffic: TrafficBudget | None = None
+        self.budget: TrafficBudget | None = None
         """The traffic budget while a run that has one goes on."""
 
     def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
         """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
-        if self.traffic is not None:
+        if self.budget is not None:
             clients = min(self._asked, size(share)) if form.kind == TRAINING else None
-            self.traffic.ask(form.round_number, site, with_model=new, clients=clients)
+            self.budget.ask(form.round_number, site, with_model=new, clients=clients)
         if new:
             self._models[site] = model.digest
             order = replace(order, tensors=model.state)
@@ -97,7 +97,7 @@ class OrderSender:
                     self._emit("site_returned", site=site)
 
     def plan(
-        self, traffic: TrafficBudget, model: GlobalModel, judges: Judges, late: Iterable[str]
+        self, budget: TrafficBudget, model: GlobalModel, judges: Judges, late: Iterable[str]
     ) -> None:
         """Reserve budget for all known costs of the round after this model.
 
@@ -105,7 +105,7 @@ class OrderSender:
         """
         self.tell_changes()
         shares = self._mediator.membership.assignment.shares
-        traffic.plan(
+        budget.plan(
             model.round_number + 1,
             {
                 site: min(self._asked, size(shares.get(site, ())))

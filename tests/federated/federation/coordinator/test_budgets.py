@@ -179,31 +179,31 @@ def folder(path: Path) -> RunFolder:
 
 def test_what_a_round_costs_beyond_its_plan_is_asked_and_written_down_too(tmp_path: Path) -> None:
     with folder(tmp_path) as run:
-        traffic = TrafficBudget(Budget(run_bytes=120), COSTS, run)
-        traffic.plan(1, {"a": 1, "b": 1}, having=(), judges=Judges.ONE, late=())
+        budget = TrafficBudget(Budget(run_bytes=120), COSTS, run)
+        budget.plan(1, {"a": 1, "b": 1}, having=(), judges=Judges.ONE, late=())
         for site in "ab":
-            traffic.ask(1, site, with_model=True, clients=1)
-        traffic.ask(1, "a", with_model=True, clients=None)
+            budget.ask(1, site, with_model=True, clients=1)
+        budget.ask(1, "a", with_model=True, clients=None)
         assert run.round_under_way() == (
             1,
             {"a": {"to_site": 20, "from_site": 20}, "b": {"to_site": 10, "from_site": 20}},
         )
-        traffic.ask(1, "a", with_model=False, clients=1)  # it is repeated on a coarser grid
+        budget.ask(1, "a", with_model=False, clients=1)  # it is repeated on a coarser grid
         assert run.round_under_way() == (
             1,
             {"a": {"to_site": 20, "from_site": 40}, "b": {"to_site": 10, "from_site": 20}},
         )
-        traffic.ask(1, "b", with_model=False, clients=1)
+        budget.ask(1, "b", with_model=False, clients=1)
         with pytest.raises(TrafficSpent, match=r"nothing more of round 1 .* 110 are spent"):
-            traffic.ask(1, "b", with_model=False, clients=1)
-        traffic.book(())
-        traffic.written()
+            budget.ask(1, "b", with_model=False, clients=1)
+        budget.book(())
+        budget.written()
         assert run.round_under_way() is None
 
 
 def test_what_is_late_is_in_the_plan(tmp_path: Path) -> None:
     with folder(tmp_path) as run:
-        traffic = TrafficBudget(Budget(round_bytes=59), COSTS, run)
-        traffic.plan(1, {"a": 1}, having=(), judges=Judges.NOBODY, late=("b",))
+        budget = TrafficBudget(Budget(round_bytes=59), COSTS, run)
+        budget.plan(1, {"a": 1}, having=(), judges=Judges.NOBODY, late=("b",))
         with pytest.raises(TrafficSpent, match="60 more were wanted"):
-            traffic.plan(2, {"a": 1}, having=(), judges=Judges.ONE, late=("b",))
+            budget.plan(2, {"a": 1}, having=(), judges=Judges.ONE, late=("b",))
