@@ -137,6 +137,7 @@ def test_a_worker_killed_in_every_round_changes_nothing(
         assert command.last("run_finished")["digest"] == undisturbed["digest"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluster(
     folder: Path, undisturbed: dict[str, Any], address: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from real_ray import ENVIRONMENT, REPOSITORY, end_session, eventually, free_port
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
 PAGE = REPOSITORY / "docs" / "tutorial-three-sites.md"
 SITES = ("oslo", "paris", "tokyo")

@@ -32,15 +32,25 @@ def ended(command: Command) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs are: two that differ in how chunks are computed."""
+    """Where the runs are: `alone`, whose clients train one after another."""
     made = tmp_path_factory.mktemp("verify")
     (made / "config.yaml").write_text(CONFIG)
-    for name, execution in (("alone", "sequential"), ("together", "folded")):
-        command = ["run", "config.yaml", "--run-id", name, "--set"]
-        with fedpilot([*command, f"training.execution={execution}"], made) as run:
-            code, _, error = ended(run)
-            assert code == 0, error
+    run_of("alone", made)
     return made
+
+
+@pytest.fixture
+def together(folder: Path) -> str:
+    """Another run, which computes chunks in another way."""
+    run_of("together", folder, "--set", "training.execution=folded")
+    return "together"
+
+
+def run_of(name: str, folder: Path, *options: str) -> None:
+    """A run of the config in the folder."""
+    with fedpilot(["run", "config.yaml", "--run-id", name, *options], folder) as run:
+        code, _, error = ended(run)
+        assert code == 0, error
 
 
 def test_a_run_is_verified(folder: Path) -> None:
@@ -52,8 +62,8 @@ def test_a_run_is_verified(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_part_in_clients_and_tensors_that_are_named(folder: Path) -> None:
-    with fedpilot(["runs", "verify", "alone", "together", "--json"], folder) as command:
+def test_two_runs_part_in_clients_and_tensors_that_are_named(folder: Path, together: str) -> None:
+    with fedpilot(["runs", "verify", "alone", together, "--json"], folder) as command:
         code, out, error = ended(command)
     assert code == 1, error
     found: dict[str, Any] = json.loads(out)
