@@ -87,13 +87,16 @@ class OrderDispatcher:
                 entry.holding.setdefault(run, 0)
 
     def lost(self, entry: SiteEntry) -> None:
-        """Fail the open orders of a lost site, and owe it a release for each run."""
+        """Fail the open orders of a lost site, and owe it a release for each run.
+
+        Among these orders may be a prepare or a release: whether it was carried out is not known.
+        """
+        entry.owed |= entry.holding.keys() - {COMMANDS}
+        entry.holding.clear()
         failure = told(SiteLost(entry.name, entry.standing.reason))
         for order in entry.orders.given_up(failure):
             self._let_go(entry, order.key)
             self._pass_on(entry, order)
-        entry.owed |= entry.holding.keys() - {COMMANDS}
-        entry.holding.clear()
 
     def collect(self, entry: SiteEntry) -> None:
         """Ask a site to release what runs left there; repeated until it confirms.

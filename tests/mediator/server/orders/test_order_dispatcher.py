@@ -17,7 +17,11 @@ from fedpilot.mediator.server.connections.sessions import LARGEST_ANSWER, passab
 from fedpilot.mediator.server.orders import site_table
 from fedpilot.mediator.server.orders.coordinator_registry import CoordinatorRegistry
 from fedpilot.mediator.server.orders.order_blobs import OrderBlobs
-from fedpilot.mediator.server.orders.order_dispatcher import LARGEST_HAPPENED, OrderDispatcher
+from fedpilot.mediator.server.orders.order_dispatcher import (
+    LARGEST_HAPPENED,
+    RELEASE,
+    OrderDispatcher,
+)
 from fedpilot.mediator.server.orders.outbox import Outbox
 from fedpilot.mediator.server.orders.site_table import SiteEntry, SiteTable
 from fedpilot.mediator.server.orders.traffic_accounting import TrafficAccounting
@@ -101,8 +105,8 @@ class World:
     def hello(self, *runs: RunId, held: tuple[OrderId, ...] = ()) -> None:
         self.dispatcher.reconnected(self.site, pb.Hello(runs=runs, held=map(id_message, held)))
 
-    def ask(self, id: OrderId = ID) -> None:
-        self.dispatcher.ask(PARIS, pb.Order(id=id_message(id), verb="work", round=1), id)
+    def ask(self, id: OrderId = ID, verb: str = "work") -> None:
+        self.dispatcher.ask(PARIS, pb.Order(id=id_message(id), verb=verb, round=1), id)
 
     def over(self, run: RunId) -> None:
         self.attached.end(run)
@@ -150,6 +154,19 @@ def test_a_site_is_believed_of_unknown_runs_while_it_says_so(world: World) -> No
         world.hello(*(RunId(f"made-up-{number}-{each}") for each in range(100)))
     assert set(world.site.holding) == {RUN}  # which has asked for something
     assert len(world.site.owed) == 100
+
+
+@pytest.mark.parametrize("verb", ["prepare", "release"])
+def test_a_site_that_is_lost_while_it_is_asked_owes_what_it_may_hold(
+    world: World, verb: str
+) -> None:
+    """Nobody knows whether the order was carried out, and the site may stay connected."""
+    world.ask()
+    world.ask(OrderId(RUN, verb), verb)
+    world.dispatcher.lost(world.site)
+    assert world.site.owed == {RUN}
+    world.over(RUN)
+    assert [each.id.key for each in world.session.of("order")][-1] == RELEASE
 
 
 def test_what_is_owed_by_a_run_that_has_asked_is_not_forgotten(world: World) -> None:
