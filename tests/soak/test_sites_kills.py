@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import csv
 import itertools
+import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -77,9 +79,7 @@ WAYS = (
 class Ground:
     """A federation that is made when it is needed, and the run that goes on there."""
 
-    def __init__(self, logs: Path) -> None:
-        """`logs` gets those of federations where something went wrong."""
-        self._logs = logs
+    def __init__(self) -> None:
         self._undo = ExitStack()
         self._fleet: Fleet | None = None
         self._run = ""
@@ -155,16 +155,19 @@ class Ground:
             faults.check_rays_are_empty(here)
 
     def _keep_logs(self, here: Fleet) -> None:
+        """They stay when the tests are over, and all that the tests had in folders is removed."""
+        logs = Path(tempfile.mkdtemp(prefix="fedpilot-soak-", dir=os.environ["TESTS_TMPDIR"]))
+        print(f"the logs of what went wrong: {logs}", flush=True)
         for path in here.folder.rglob("*.log"):
             if not path.relative_to(here.folder).parts[0].startswith("r-"):
-                kept = self._logs / here.folder.name / path.relative_to(here.folder)
+                kept = logs / path.relative_to(here.folder)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, kept)
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    made = Ground(tmp_path_factory.mktemp("logs"))
+def ground() -> Iterator[Ground]:
+    made = Ground()
     yield made
     made.close()
 
