@@ -48,6 +48,7 @@ from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers.trainers import Trainers
 from fedpilot.federated.engine.training.modules import loss_function, state_of, to_tensors
 from fedpilot.federated.engine.training.samples import Samples
+from fedpilot.federated.engine.training.training import Start
 from fedpilot.federated.prepare.execution_choice import rule_of
 
 from .zoo import CLASSES, Specimen, zoo
@@ -108,7 +109,7 @@ def measure(specimen: Specimen) -> dict[str, Any]:
         for way in ways:
             trainer, mine = trainers.get(way), chunks[way]
             started = time.thread_time()
-            for _ in trainer.train(mine, 0, model, {}):
+            for _ in trainer.train(mine, 0, Start(model), {}):
                 pass
             taken = time.thread_time() - started
             if turn:

@@ -30,6 +30,7 @@ from ..engine.trainers.trainers import Trainers
 from ..engine.training.client import client_update_function
 from ..engine.training.modules import loss_function, state_of, to_tensors
 from ..engine.training.samples import Samples
+from ..engine.training.training import Start
 from ..errors import ExecutionRefused
 from .execution_choice import circumstances, settled
 from .inputs.model import fresh_module
@@ -155,7 +156,7 @@ def _work(
 
     def measure() -> Timing:
         cpu_s, wall_s = time.thread_time(), time.perf_counter()
-        for _ in trainer.train(chunk, 1, model, {}):
+        for _ in trainer.train(chunk, 1, Start(model), {}):
             pass
         cpu_s, wall_s = time.thread_time() - cpu_s, time.perf_counter() - wall_s
         return Timing(cpu_s / steps, wall_s / steps)

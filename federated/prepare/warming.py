@@ -22,6 +22,7 @@ from ..engine.trainers.trainer_factory import TrainerFactory
 from ..engine.trainers.trainers import Trainers
 from ..engine.training.modules import loss_function
 from ..engine.training.samples import Samples
+from ..engine.training.training import Start
 
 CPU = torch.device("cpu")
 CLIENTS = 2
@@ -44,7 +45,7 @@ def warm() -> str:
     for exponent in (20, 60):  # sums in float64, and sums that leave it
         summing = RunningSum(model, dict.fromkeys(model, TensorRole.TRAINED), str)
         summing.begin(model, dict.fromkeys(model, exponent))
-        for trained in trainer.train(chunk, 1, model, {}):
+        for trained in trainer.train(chunk, 1, Start(model), {}):
             summing.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
     with suppress(OSError):
         mark().parent.mkdir(parents=True, exist_ok=True)

@@ -25,15 +25,16 @@ RATE, DECAY, KEPT, BETA1, BETA2, EPS = range(6)
 
 @fast
 def train_clients(  # type: ignore[no-untyped-def]
-    x, y, positions, sizes, batch, layers, model, rule, constants, room, trained, losses
+    x, y, positions, sizes, batch, layers, models, rule, constants, room, trained, losses
 ):
-    """Train clients one after the other, each from `model`, in batches of its own samples.
+    """Train clients one after the other, each from its model, in batches of its own samples.
 
     `x` (n, features) and `y` (n,) are all samples, `positions` (epochs, k, most) those of the
     clients in the order of each epoch, `sizes` (k,) how many of them count. `layers` is the table
-    of the chain, `model` (weights,) the initial weights, `constants` those of the rule, and `room`
-    (4, weights) is scratch space. `trained` receives the results, tensor after tensor: the first of
-    all clients, in rows, then the second; `losses` (k,) the sums of losses in the last epoch.
+    of the chain, `models` (k, weights) the initial weights of each client, or (1, weights) of all,
+    `constants` those of the rule, and `room` (4, weights) is scratch space. `trained` receives the
+    results, tensor after tensor: the first of all clients, in rows, then the second; `losses` (k,)
+    the sums of losses in the last epoch.
     """
     weights, gradient, first, second = room[0], room[1], room[2], room[3]
     features, outputs = layers[0, INPUTS], layers[-1, OUTPUTS]
@@ -48,7 +49,7 @@ def train_clients(  # type: ignore[no-untyped-def]
     if rule == PLAIN:  # a step is no more than rate x gradient
         into, rate = weights, x.dtype.type(-constants[RATE])
     for client in range(len(sizes)):
-        _copy(model, weights)
+        _copy(models[min(client, len(models) - 1)], weights)
         if rule != PLAIN:
             _clear(first)
             _clear(second)
@@ -79,7 +80,7 @@ def train_clients(  # type: ignore[no-untyped-def]
                 if rule != PLAIN:
                     _move(weights, gradient, first, second, step, rule, constants)
                 start += count
-        _keep(layers, weights, client, len(trained) // len(model), trained)
+        _keep(layers, weights, client, len(trained) // models.shape[1], trained)
 
 
 @fast

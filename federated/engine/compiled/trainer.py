@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from ...config.schema import Training
 from ...core.state import State
 from ..stacking import NotStackable
 from ..training.optimizers import LocalOptimizer, fused_rate
 from ..training.samples import Chunk, Samples
-from ..training.training import Trained
+from ..training.training import Start, Trained
 from . import dense
 from .chain import Dense
 
@@ -56,7 +56,8 @@ class CompiledTrainer:
             table.append([layer.inputs, layer.outputs, at, bias, layer.activation])
         self._layers = np.array(table, dtype=np.int64)
         # PyTorch's memory is aligned to vectors, NumPy's need not be.
-        self._model = torch.zeros(size, dtype=dtype).numpy()
+        self._shared = torch.zeros((1, size), dtype=dtype).numpy()
+        self._own = np.empty((0, size), dtype=self._shared.dtype)
         self._trained = torch.zeros(capacity * size, dtype=dtype)
         self._rows = {
             name: self._trained[at * capacity : (at + math.prod(shape)) * capacity].view(
@@ -81,12 +82,11 @@ class CompiledTrainer:
         self,
         chunk: Chunk,
         round_number: int,
-        model: Mapping[str, Tensor],
+        start: Start,
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
         started = time.perf_counter()
-        for name, (at, shape) in self._places.items():
-            self._model[at : at + math.prod(shape)].reshape(shape)[...] = model[name].numpy()
+        models = self._models(start, len(chunk))
         losses: npt.NDArray[np.float64] = np.empty(len(chunk))
         dense.train_clients(
             self._x,
@@ -95,7 +95,7 @@ class CompiledTrainer:
             chunk.sizes,
             min(self._training.batch_size, int(chunk.sizes.max(initial=1))),
             self._layers,
-            self._model,
+            models,
             self._rule,
             self._constants,
             self._room,
@@ -104,6 +104,16 @@ class CompiledTrainer:
         )
         tensors = {name: rows[: len(chunk)] for name, rows in self._rows.items()}
         yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
+
+    def _models(self, start: Start, clients: int) -> npt.NDArray[np.floating[Any]]:
+        """(k, weights): the weights that each client begins with, or (1, weights) for all."""
+        if start.own and len(self._own) < clients:
+            self._own = np.empty((clients, self._shared.shape[1]), self._shared.dtype)
+        models = self._own[:clients] if start.own else self._shared
+        for name, (at, shape) in self._places.items():
+            rows = start.rows(name).numpy().reshape(-1, math.prod(shape))
+            models[:, at : at + math.prod(shape)] = rows
+        return models
 
     def _orders(self, chunk: Chunk, round_number: int) -> npt.NDArray[np.int64]:
         """(epochs, clients, largest): positions of each client's samples in every epoch."""

@@ -23,7 +23,7 @@ from ...core.user_code.user_errors import client_failed
 from ..stacking import Stacked
 from ..training.optimizers import LocalOptimizer
 from ..training.samples import Chunk, Samples
-from ..training.training import Trained
+from ..training.training import Start, Trained
 
 
 class BatchedTrainer:
@@ -55,12 +55,12 @@ class BatchedTrainer:
         self,
         chunk: Chunk,
         round_number: int,
-        model: Mapping[str, Tensor],
+        start: Start,
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
         started = time.perf_counter()
         try:
-            losses = self._train(chunk, round_number, model)
+            losses = self._train(chunk, round_number, start)
         except Exception as error:
             names = [self._samples.partition.client_id(int(i)) for i in chunk.clients[:3]]
             others = f" and {len(chunk) - 3} more" if len(chunk) > 3 else ""
@@ -70,15 +70,15 @@ class BatchedTrainer:
         tensors = {name: rows[row][: len(chunk)] for name, row in self._names.items()}
         yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
 
-    def _train(
-        self, chunk: Chunk, round_number: int, model: Mapping[str, Tensor]
-    ) -> npt.NDArray[np.float64]:
+    def _train(self, chunk: Chunk, round_number: int, start: Start) -> npt.NDArray[np.float64]:
         stacked, batch, count = self._stacked, self._training.batch_size, len(chunk)
+        if not start.own.keys() <= self._names.keys():
+            raise ValueError(f"frozen tensors cannot be clients' own: {sorted(start.own)}")
         for name, tensor in stacked.fixed.items():
-            if name in model:
-                tensor.copy_(model[name])
+            if name in start.model:
+                tensor.copy_(start.model[name])
         for name, rows in stacked.rows.items():
-            rows[:count].copy_(model[name])
+            rows[:count].copy_(start.rows(name))
         if stacked.random:
             self._seed_rows(chunk, round_number)
         self._optimizer.begin()

@@ -24,7 +24,7 @@ from ..compiled.chain import Dense, chain_of
 from ..compiled.dense import NONE, RELU, SIGMOID, TANH
 from ..stacking import NotStackable
 from ..training.samples import Chunk, Samples
-from ..training.training import ChunkTrainer
+from ..training.training import ChunkTrainer, Start
 from .resident import ResidentModule
 from .trainer_factory import TrainerFactory
 
@@ -243,7 +243,7 @@ def _refusing() -> Iterator[None]:
 
 def _results(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> Results:
     found: Results = {}
-    for trained in trainer.train(chunk, 0, model, {}):
+    for trained in trainer.train(chunk, 0, Start(model), {}):
         for at, client in enumerate(chunk.clients[trained.where].tolist()):
             found[client] = {name: rows[at].clone() for name, rows in trained.tensors.items()}
     return found

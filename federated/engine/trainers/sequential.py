@@ -24,7 +24,7 @@ from ..training.modules import seed_torch
 from ..training.optimizers import LocalOptimizer
 from ..training.printing import collected
 from ..training.samples import Chunk, Samples
-from ..training.training import Trained
+from ..training.training import Start, Trained
 from .resident import ResidentModule
 
 
@@ -54,7 +54,7 @@ class SequentialTrainer:
         self,
         chunk: Chunk,
         round_number: int,
-        model: Mapping[str, Tensor],
+        start: Start,
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
         """Train the clients of the chunk in turn."""
@@ -73,7 +73,8 @@ class SequentialTrainer:
             with collected() as printed:
                 try:
                     with self._resident.gradients_arranged():
-                        loss, kept = self._client(index, key, round_number, epochs, model, memories)
+                        self._resident.load(start.of(at))
+                        loss, kept = self._client(index, key, round_number, epochs, memories)
                 except Exception as error:
                     doing = f"training in round {round_number}"
                     raise client_failed(client_id, doing, error, printed.text) from error
@@ -94,11 +95,9 @@ class SequentialTrainer:
         key: int,
         round_number: int,
         epochs: list[Indices],
-        model: Mapping[str, Tensor],
         memories: Mapping[int, State],
     ) -> tuple[float | None, State | None]:
-        """Train a client; return its sum of losses, if told, and its memory."""
-        self._resident.load(model)
+        """Train a client from the loaded model; its sum of losses, if told, and its memory."""
         seed_torch(self._seed, Purpose.TRAIN, round=round_number, key=key)
         self._resident.module.train()
         if self._update is None:

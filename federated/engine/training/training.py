@@ -33,17 +33,37 @@ class Trained:
     """By client id: output of the user's own training code."""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the clients of a chunk begin with: one model, in part or in whole each client's own."""
+
+    model: Mapping[str, Tensor]
+    """All tensors of the state, on the device."""
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors that each client begins with in their place, (k, *shape), in the chunk's order."""
+
+    def rows(self, name: str) -> Tensor:
+        """A tensor of all clients: (k, *shape), or (*shape) where they share it."""
+        return self.own.get(name, self.model[name])
+
+    def of(self, place: int) -> Mapping[str, Tensor]:
+        """The whole model of the client at a place in the chunk."""
+        if not self.own:
+            return self.model
+        return {**self.model, **{name: rows[place] for name, rows in self.own.items()}}
+
+
 class ChunkTrainer(Protocol):
-    """Trains the clients of a chunk from one model; a client's result depends on it alone."""
+    """Trains the clients of a chunk; a client's result depends on it and its start alone."""
 
     def train(
         self,
         chunk: Chunk,
         round_number: int,
-        model: Mapping[str, Tensor],
+        start: Start,
         memories: Mapping[int, State],
     ) -> Iterator[Trained]:
         """Train every client of the chunk for its epochs; ClientFailed if code of the user raises.
 
-        `model` has all tensors of the state, on the device; `memories` what clients kept.
+        `memories` is what clients kept of earlier trainings, by client index.
         """

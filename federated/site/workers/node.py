@@ -49,7 +49,7 @@ from ...engine.training.modules import (
     to_tensors,
 )
 from ...engine.training.samples import Chunk, Samples
-from ...engine.training.training import Trained
+from ...engine.training.training import Start, Trained
 from ...errors import ClientFailed, FederatedError
 from ...models import build
 from ...prepare.importing import make_importable
@@ -201,7 +201,7 @@ class FederatedNode:
             nonlocal samples, arithmetic_s
             trainer = self._trainers.checked(attempt.execution)
             for chunk in self._chunks(some, attempt.execution.chunk_size):
-                for trained in trainer.train(chunk, step, tensors, memories):
+                for trained in trainer.train(chunk, step, Start(tensors), memories):
                     arithmetic_s += trained.seconds
                     printed.update(trained.printed)
                     yield chunk, trained
@@ -329,7 +329,7 @@ class FederatedNode:
         model = self._model(key, state)
         chunk = self._hosted.get(index) or self._samples.chunk([index])
         trainer = self._trainers.checked(execution)
-        (trained,) = trainer.train(chunk, round_number, model.tensors, memories)
+        (trained,) = trainer.train(chunk, round_number, Start(model.tensors), memories)
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():
             new[name] = tensor[0].detach().cpu().numpy().copy()

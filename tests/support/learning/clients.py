@@ -22,7 +22,8 @@ from fedpilot.federated.engine.trainers.trainer_factory import TrainerFactory
 from fedpilot.federated.engine.trainers.trainers import Trainers
 from fedpilot.federated.engine.training.client import ClientUpdate
 from fedpilot.federated.engine.training.modules import loss_function, state_of, to_tensors
-from fedpilot.federated.engine.training.samples import Samples
+from fedpilot.federated.engine.training.samples import Chunk, Samples
+from fedpilot.federated.engine.training.training import Start
 
 CPU = torch.device("cpu")
 FEATURES, CLASSES = 5, 3
@@ -138,23 +139,36 @@ class Clients:
         number: int = 1,
         model: State | None = None,
         memories: Mapping[int, State] | None = None,
+        own: Mapping[int, Mapping[str, Array]] | None = None,
     ) -> dict[int, After]:
-        """Train clients in chunks as they come, from one model; what each became."""
+        """Train clients in chunks as they come; what each became.
+
+        They begin with one model, or with `own`, by client the tensors that it has of its own.
+        """
         asked = self.everybody if clients is None else list(clients)
         tensors = self.tensors(model)
         trainer = self.trainers.get(Execution(ExecutionKind(kind), chunk_size))
         became: dict[int, After] = {}
         for start in range(0, len(asked), chunk_size):
             chunk = self.samples.chunk(asked[start : start + chunk_size])
-            for trained in trainer.train(chunk, number, tensors, memories or {}):
+            begun = Start(tensors, {} if own is None else self._rows(chunk, own))
+            for trained in trainer.train(chunk, number, begun, memories or {}):
                 here = chunk.clients[trained.where].tolist()
+                chunk_at = trained.where.start
                 for at, client in enumerate(here):
-                    state = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+                    state = {n: t.numpy().copy() for n, t in begun.of(chunk_at + at).items()}
                     for name, rows in trained.tensors.items():
                         state[name] = rows[at].detach().numpy().copy()
                     memory = trained.memories.get(client)
                     became[client] = After(state, float(trained.losses[at]), memory, trained.told)
         return became
+
+    def _rows(self, chunk: Chunk, own: Mapping[int, Mapping[str, Array]]) -> dict[str, Tensor]:
+        states = [own[client] for client in chunk.clients.tolist()]
+        return {
+            name: torch.stack([torch.from_numpy(np.array(state[name])) for state in states])
+            for name in states[0]
+        }
 
     def one(self, client: int = 0, **how: Any) -> After:
         """Train one client alone."""

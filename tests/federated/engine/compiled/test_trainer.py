@@ -17,6 +17,7 @@ from fedpilot.federated.core.sums.partial import grid
 from fedpilot.federated.engine.stacking import NotStackable
 from fedpilot.federated.engine.sums.summing import RunningSum
 from fedpilot.federated.engine.training.modules import roles_of, state_of
+from fedpilot.federated.engine.training.training import Start
 from fedpilot.federated.errors import ExecutionRefused
 from module_builders import SIZES, TOTAL, Case, Make, builtin, code, layers, linear
 from pairings import paired
@@ -306,7 +307,7 @@ def test_who_diverges_is_refused_by_the_sum(make: Make, optimizer: str, double: 
     total.begin(tensors, grid(clients.initial, roles))
     trainer = clients.trainers.get(Execution(COMPILED, 64))
     chunk = clients.samples.chunk(clients.everybody)
-    for trained in trainer.train(chunk, 1, tensors, {}):
+    for trained in trainer.train(chunk, 1, Start(tensors), {}):
         total.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
     alone = clients.train()
     lost = {

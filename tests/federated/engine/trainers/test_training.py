@@ -63,6 +63,41 @@ def test_training_changes_what_it_returns(make: Make, kind: str) -> None:
     assert digest(trained.one(kind=kind).state) != digest(trained.initial)
 
 
+@pytest.mark.parametrize("training", OPTIMIZERS)
+@pytest.mark.parametrize(("make", "kind"), TRAINED)
+def test_clients_that_begin_with_models_of_their_own_train_as_each_does_alone(
+    make: Make, kind: str, training: dict[str, Any]
+) -> None:
+    trained = clients(make, **training)
+    first = {client: after.state for client, after in trained.train(kind=kind).items()}
+    moved = [
+        name
+        for name, array in trained.initial.items()
+        if any(not np.array_equal(state[name], array) for state in first.values())
+    ]
+    own = {client: {name: state[name] for name in moved} for client, state in first.items()}
+    alone = {
+        client: trained.one(client, kind=kind, model=state, number=2).bits
+        for client, state in first.items()
+    }
+    assert len(set(alone.values())) == len(alone)
+    for some, chunk_size in ((trained.everybody, 64), ([SMALL, OTHER, LARGE], 2)):
+        found = trained.train(some, kind=kind, chunk_size=chunk_size, number=2, own=own)
+        assert {client: after.bits for client, after in found.items()} == alone
+
+
+def test_tensors_that_no_client_trains_cannot_be_its_own() -> None:
+    def frozen() -> nn.Module:
+        module = dense()
+        next(module.parameters()).requires_grad_(False)
+        return module
+
+    trained = clients(frozen)
+    own = {client: {"0.weight": trained.initial["0.weight"]} for client in trained.everybody}
+    with pytest.raises(ClientFailed, match="frozen tensors cannot be clients' own"):
+        trained.train(kind="folded", own=own)
+
+
 @pytest.mark.parametrize("kind", ["sequential", "folded"])
 def test_what_other_generators_drew_does_not_matter(kind: str) -> None:
     first = clients(with_dropout).one(kind=kind).bits
