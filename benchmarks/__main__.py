@@ -29,6 +29,7 @@ MODULES = (
     "mediation.sites",
     "execution.same_digest",
     "execution.cost_model_fit",
+    "execution.client_states",
     "report",
 )
 

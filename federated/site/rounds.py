@@ -26,10 +26,10 @@ from ..core.rounds.site_events import MOST_TEXTS
 from ..core.sums.partial import Partial
 from ..engine.journal import Journal, RoundKey
 from ..errors import FederatedError, WorkersExhausted
-from .client_states import ClientStates
 from .cohorts import Cohort
 from .node_placement import NodePlacement
 from .orders import Answer, or_fail
+from .states.client_states import ClientStates
 from .workers.attempt import Attempt, PieceResult
 from .workers.pool import SharedModel, WorkerCall, WorkerPool
 

@@ -11,10 +11,10 @@ from fedpilot.mediator.federation.futures import done, then
 from ..core.population.partitions.partition import Partition
 from ..core.state import State, under
 from ..core.sums.partial import Tally
-from .client_states import ClientMemory
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, tallied
+from .states.client_states import ClientMemory
 from .workers.pool import WorkerCall, WorkerPool
 
 

@@ -35,7 +35,6 @@ from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
 from ..prepare.user_code import archive_of, carried
-from .client_states import ClientMemory, ClientStates
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
 from .disclosure.disclosure_gate import DisclosureGate
@@ -46,6 +45,7 @@ from .object_store import SharedModels
 from .orders import Answer, execution_of, key_of
 from .rounds import Pace, RoundQueue, SiteRound, Surroundings
 from .single_nodes import SingleNodes
+from .states.client_states import ClientMemory, ClientStates
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
 from .workers.pool import WorkerPool

@@ -18,7 +18,7 @@ from typing import Any, Self
 from ...config import differences, load_config
 from ...config.schema import RunConfig
 from ...errors import RunRefused
-from ...site.client_states import ClientStates
+from ...site.states.client_states import ClientStates
 from ..coordinator.site_limits import FILE as REFUSALS
 from ..run_folder.folder import Checkpoint, RunFolder
 

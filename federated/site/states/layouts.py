@@ -1,0 +1,101 @@
+"""Layout: how the arrays of a client's state lie in a row of bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from ...core.state import Array, State
+from .row_file import Rows
+
+ALIGNED = 64
+"""Bytes; arrays and rows begin at multiples of it."""
+
+NUMBERS = "biufc"
+"""NumPy's kinds of numbers."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, types and shapes of arrays; states with equal ones lie in rows of equal length."""
+
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """(name, NumPy's name of the type, shape), by name."""
+
+    @classmethod
+    def of(cls, state: State) -> Self:
+        """The layout of a state; TypeError for what is no number."""
+        named = sorted((name, np.asarray(array)) for name, array in state.items())
+        for name, array in named:
+            if array.dtype.kind not in NUMBERS:
+                raise TypeError(f"a client's {name!r} holds {array.dtype}, which is no number")
+        return cls(tuple((name, array.dtype.str, array.shape) for name, array in named))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote."""
+        return cls(tuple((name, kind, tuple(shape)) for name, kind, shape in json.loads(text)))
+
+    def to_json(self) -> str:
+        """One text for one layout."""
+        return json.dumps(self.arrays, separators=(",", ":"))
+
+    def fits(self, state: State) -> bool:
+        """Whether it is the layout of a state."""
+        return len(state) == len(self._places) and all(
+            (array := state.get(name)) is not None and array.dtype == kind and array.shape == shape
+            for name, kind, shape, _ in self._places
+        )
+
+    @cached_property
+    def _places(self) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]:
+        places, at = [], 0
+        for name, kind, shape in self.arrays:
+            places.append((name, np.dtype(kind), shape, at))
+            size = np.dtype(kind).itemsize * math.prod(shape)
+            at += -(-size // ALIGNED) * ALIGNED
+        return tuple(places)
+
+    @cached_property
+    def length(self) -> int:
+        """Bytes of a row; at least `ALIGNED`."""
+        if not self._places:
+            return ALIGNED
+        _, kind, shape, at = self._places[-1]
+        return max(ALIGNED, at + -(-kind.itemsize * math.prod(shape) // ALIGNED) * ALIGNED)
+
+    def pack(self, states: Sequence[State], rows: Rows) -> None:
+        """Write states of this layout into rows (k, length), which hold zeros or other states."""
+        for name, column in self.columns(rows).items():
+            for at, state in enumerate(states):
+                column[at] = state[name]
+
+    def unpack(self, rows: Rows) -> list[dict[str, Array]]:
+        """The states in rows (k, length), as views of them."""
+        columns = self.columns(rows)
+        return [
+            {
+                name: column[at] if column.ndim > 1 else column[at : at + 1].reshape(())
+                for name, column in columns.items()
+            }
+            for at in range(len(rows))
+        ]
+
+    def columns(self, rows: Rows) -> dict[str, Array]:
+        """By name a view of all rows (k, length), (k, *shape)."""
+        return {
+            name: np.ndarray(
+                (len(rows), *shape),
+                kind,
+                rows.data,
+                at,
+                (self.length, *np.empty(shape, kind).strides),
+            )
+            for name, kind, shape, at in self._places
+        }
