@@ -122,14 +122,11 @@ class ClientStates:
                 clients.append(int(index))
                 content.append(state)
             with self._transaction():
-                rows = [
-                    (client, round_number, number, place, checksum)
-                    for layout, (clients, content) in alike.items()
-                    for number in (self._number(layout),)
-                    for client, (place, checksum) in zip(
-                        clients, self._write(layout, content), strict=True
-                    )
-                ]
+                rows: list[tuple[int, int, int, int, int]] = []
+                for layout, (clients, content) in alike.items():
+                    number, written = self._number(layout), self._write(layout, content)
+                    whose = zip(clients, written, strict=True)
+                    rows += ((client, round_number, number, *where) for client, where in whose)
                 replaced = self._save_places(rows)
             self._rows.give(*self._parts(replaced))
 
@@ -150,12 +147,11 @@ class ClientStates:
             if round_number <= self._committed:
                 return
             with self._transaction():
-                dropped = self._drop(SUPERSEDED, self._committed, round_number)
+                dropped = self._parts(self._drop(SUPERSEDED, self._committed, round_number))
                 self._places.execute("UPDATE progress SET committed = ?", (round_number,))
-            self._committed = round_number
-            self._rows.give(*self._parts(dropped))
-            with self._transaction():
                 self._drop_layouts()
+            self._committed = round_number
+            self._rows.give(*dropped)
 
     def copy(self, path: Path) -> None:
         """Write everything to other files, without half-done writes of a dead process."""
@@ -381,7 +377,7 @@ def rows_of(path: Path) -> Path:
 
 
 def _checksums(rows: Rows) -> Offsets:
-    """(k,): one number for each row, that of its content."""
+    """(k,): the checksum of each row, the sum of its 64-bit words."""
     sums: Offsets = rows.view(np.int64).sum(axis=1)
     return sums
 

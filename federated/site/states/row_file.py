@@ -1,6 +1,6 @@
-"""RowFile: rows of bytes in a plain file, of any lengths; what is free is used again.
+"""RowFile: rows of bytes, of any lengths, in a plain file that uses free places again.
 
-It keeps no list of its rows: whoever writes them remembers their places.
+The file has no list of its rows: its caller stores their places.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class RowFile:
         return self._free.take(count, length)
 
     def give(self, places: Offsets, lengths: Offsets) -> None:
-        """Let others have the places of these rows."""
+        """Free the places of these rows."""
         if self._free is not None and len(places):
             self._free.give(places, lengths)
 
     def look_again(self) -> None:
-        """Forget which places are taken: what was written last is not remembered by anybody."""
+        """Ask `used` again at the next `take`: the caller has not stored the last places."""
         self._free = None
 
     def write(self, rows: Rows, places: Offsets) -> None:

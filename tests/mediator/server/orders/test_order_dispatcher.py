@@ -160,7 +160,7 @@ def test_a_site_is_believed_of_unknown_runs_while_it_says_so(world: World) -> No
 def test_a_site_that_is_lost_while_it_is_asked_owes_what_it_may_hold(
     world: World, verb: str
 ) -> None:
-    """Nobody knows whether the order was carried out, and the site may stay connected."""
+    """The site may have carried the order out, and it may stay connected."""
     world.ask()
     world.ask(OrderId(RUN, verb), verb)
     world.dispatcher.lost(world.site)
