@@ -21,6 +21,7 @@ MODULES = (
     "training.population",
     "training.accuracy",
     "training.busy_machine",
+    "training.topologies",
     "clusters.reserve",
     "clusters.tasks",
     "mediation.transfer",

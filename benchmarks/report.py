@@ -16,7 +16,7 @@ from clusters import reserve, tasks
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
 from mediation import link_bytes, sites, transfer
 from run import OURS, grouped, rates
-from training import accuracy, population, round_time, whole_process
+from training import accuracy, population, round_time, topologies, whole_process
 from workload import BATCH, WORKLOADS
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -102,7 +102,8 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
 
 
 MEASURED = (
-    *(round_time, whole_process, population, reserve, tasks, accuracy),
+    *(round_time, whole_process, population, topologies),
+    *(reserve, tasks, accuracy),
     *(transfer, link_bytes, sites),
 )
 SECTIONS = ("peers", *(each.SECTION for each in MEASURED))

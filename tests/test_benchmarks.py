@@ -190,12 +190,14 @@ def results() -> dict[str, Any]:
         "Flower, 2 actors": [{"wall_s": 20.0}],
     }
     watched = {"start_s": 5.0, "peak_pss_mb": 1000.0}
+    circle = {"w2: star": [rounds(1000, 0.02)] * 2, "w2: ring": [rounds(1000, 0.05)] * 2}
     compared = {"fedpilot": 90.0, "loop": 89.5, "furthest_weight": 1e-7, "seed": 1}
     return {
         "peers": facts | {"runs": peers},
         "round_time": facts | {"runs": {"10": [rounds(10, 0.1)], "20": [rounds(20, 0.2)]}},
         "whole_process": facts | {"runs": walls},
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
+        "topologies": facts | {"runs": circle},
         "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
         "tasks": facts | {"runs": {"tasks": [tasks()], "the manager": [manager()]}},
         "accuracy": facts | {"runs": {"w2": [compared]}},
@@ -253,6 +255,7 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     page = report.filled(report.PAGE.read_text(), results())
     assert report.NOTHING not in page
     assert "| fedpilot, 2 workers |" in page
+    assert "| ring | 20,000 (20,000–20,000) | 0.40 (0.40–0.40) |" in " ".join(page.split())
     assert "| 3.0 (3.0–3.0) | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # reserving
     assert "| 1.50 (1.50–1.50) × | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # tasks
     assert "| 10,000 | 0.220 (0.220–0.220) | 1.10 (1.10–1.10) × |" in " ".join(page.split())

@@ -70,6 +70,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
         "clients": found.number_of_clients,
         "clients_per_round": loaded.cohort_size,
         "groups": _groups(loaded),
+        "graph": _graph(loaded),
         "sites": list(loaded.config.sites.names),
         "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
         "labels_per_client": None if labels is None else round(labels, 2),
@@ -99,6 +100,20 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
     }
 
 
+def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
+    """The graph of the first round; None in a star and with groups."""
+    from ..prepare.topology import topology_of
+
+    if (graphs := topology_of(loaded.config, loaded.inputs.data.partition)) is None:
+        return None
+    edges = graphs.of_round(1)
+    return {
+        "edges": len(edges) // 2,
+        "neighbors": [int(edges.received.min()), int(edges.received.max())],
+        "changes": graphs.changes,
+    }
+
+
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
     from fedpilot.fabric.core.text.amounts import in_bytes
 
@@ -116,6 +131,12 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
             least, most = groups["clients"]
             yield f"{count:,} groups by {groups['by']}, of {least:,} to {most:,} clients: {each};"
             yield f"at most {count:,} workers have work"
+    if (graph := facts["graph"]) is not None:
+        least, most = graph["neighbors"]
+        each = f"{most}" if least == most else f"{least} to {most}"
+        changing = ", others in each round" if graph["changes"] else ""
+        edges = f"{graph['edges']:,} edges, {each} for each client{changing}"
+        yield f"`{federation.topology}` with {edges}; the run's model is the mean of all models"
     sites = facts["sites"]
     if len(sites) > 1:
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"

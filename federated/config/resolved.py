@@ -25,6 +25,7 @@ IDENTITY_FORMAT = 2
 DECIDING_SECTIONS = (
     "federation",
     "hierarchy",
+    "graph",
     "model",
     "data",
     "training",

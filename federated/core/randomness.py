@@ -60,6 +60,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 9
     GROUP_COHORT = 10
     """Clients of a group in one of its steps."""
+    TOPOLOGY = 11
+    """Graphs that are drawn at random."""
 
 
 def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.random.Generator:

@@ -16,8 +16,9 @@ from ..core.algorithm import Needs
 from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
 
-KEPT_SHARE = 0.25
-"""Share of a machine's memory for a round's updates; up to three copies exist on the way."""
+KEPT_SHARE, MODELS_SHARE = 0.25, 0.15
+"""Share of a machine's memory for a round's updates, of which up to three copies exist on the way;
+and for the models of a graph's clients, of which there are up to five."""
 
 
 def budget_of(config: RunConfig) -> Budget:
@@ -61,17 +62,21 @@ def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: i
             found=f"{section.trim:g} of {cohort} clients per round, which cuts off none",
             allowed="more clients per round, a larger share, or `median`",
         )
-    if algorithm_of(section).needs is Needs.SUM:
+    if algorithm_of(section).needs is Needs.SUM and not section.is_graph:
         return
+    keeps, share = "every update of a round", KEPT_SHARE
+    instead = "`fedavg`, or at most {:,} clients per round of this model"
+    if section.is_graph:
+        keeps, share = "the model of each client", MODELS_SHARE
+        instead = "`topology: star`, or at most {:,} clients of this model"
     memory, bytes_of_all = machine_memory(), cohort * bytes_of_update
-    if bytes_of_all > memory * KEPT_SHARE:
-        fitting = int(memory * KEPT_SHARE) // bytes_of_update
+    if bytes_of_all > memory * share:
         raise ConfigError.about(
             "federation.aggregation_strategy",
-            found=f"`{section.aggregation_strategy}` keeps every update of a round: {cohort:,} "
-            f"clients of {in_bytes(bytes_of_update)} are {in_bytes(bytes_of_all)}, more than a "
-            f"quarter of the {in_bytes(memory)} of memory here",
-            allowed=f"`fedavg`, or at most {fitting:,} clients per round of this model",
+            found=f"`{section.aggregation_strategy}` keeps {keeps}: {cohort:,} clients of "
+            f"{in_bytes(bytes_of_update)} are {in_bytes(bytes_of_all)}, more than {share:.0%} of "
+            f"the {in_bytes(memory)} of memory here",
+            allowed=instead.format(int(memory * share) // bytes_of_update),
         )
 
 

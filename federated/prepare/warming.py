@@ -15,7 +15,10 @@ from ..config.schema import Training
 from ..core.execution.facts import Execution, ExecutionKind
 from ..core.population.partitions.bootstrap import bootstrap
 from ..core.state import TensorRole
+from ..core.topology.edges import Edges
+from ..core.topology.mixing import metropolis
 from ..engine.compiled.kernels import are_ready
+from ..engine.compiled.mixing import largest, mix, squared_distances
 from ..engine.sums.summing import RunningSum
 from ..engine.trainers.resident import ResidentModule
 from ..engine.trainers.trainer_factory import TrainerFactory
@@ -47,6 +50,12 @@ def warm() -> str:
         summing.begin(model, dict.fromkeys(model, exponent))
         for trained in trainer.train(chunk, 1, Start(model), {}):
             summing.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
+    pair = metropolis(Edges.undirected(2, [(0, 1)]))
+    rows, zeros = np.ones((2, 2), dtype=np.float32), np.zeros(2, np.float32)
+    for most in (1, 1 << 60):  # the same two for mixtures
+        mix(rows, zeros, pair, 0, most, np.empty_like(rows))
+    largest(rows, zeros)
+    squared_distances(rows, zeros)
     with suppress(OSError):
         mark().parent.mkdir(parents=True, exist_ok=True)
         mark().touch()

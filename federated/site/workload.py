@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedpilot.fabric import Gang
 from fedpilot.mediator import Notify, Payload, SiteContext
 from fedpilot.mediator.core.rules.disclosure import Declaration
@@ -22,11 +24,13 @@ from fedpilot.mediator.core.rules.wants import Wants
 from fedpilot.mediator.federation.futures import done
 
 from ..algorithms import algorithm_of
+from ..config.schema import Graph
 from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.population.federated_data.place import Place
 from ..core.state import State
 from ..core.sums.partial import Partial, grid
+from ..core.topology.mixing import Mixing
 from ..engine.journal import Journal
 from ..errors import FederatedError, WorkersNotUp
 from ..prepare.grouping import steps_of
@@ -34,6 +38,7 @@ from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
+from ..prepare.topology import mixing_of, topology_of
 from ..prepare.user_code import archive_of, carried
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
@@ -43,9 +48,14 @@ from .evaluation import Evaluator
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, key_of
-from .rounds import Pace, RoundQueue, SiteRound, Surroundings
+from .rounds.client_models import ModelsInMemory
+from .rounds.graph_round import GraphRound, GraphSettings
+from .rounds.round_queue import RoundQueue
+from .rounds.star_round import SiteRound
+from .rounds.surroundings import Pace, Surroundings
 from .single_nodes import SingleNodes
 from .states.client_states import ClientMemory, ClientStates
+from .states.layouts import Layout
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
 from .workers.pool import WorkerPool
@@ -97,10 +107,35 @@ class FederatedWorkload:
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._inputs)
         self._journal = Journal(None, self._site)
+        self._graph = self._graph_settings()
         if self._gate is not None:
             self._check_company(self._gate)
         if self._folder is not None:
             self._hold_to_content(str(self._folder))
+
+    def _graph_settings(self) -> GraphSettings | None:
+        config, inputs = self._config, self._inputs
+        graphs = topology_of(config, inputs.data.partition)
+        if graphs is None:
+            return None
+        clients = np.arange(inputs.population)
+        samples = inputs.data.partition.sizes(clients)
+        order = np.argsort(-samples, kind="stable")
+
+        def mixing(number: int) -> Mixing:
+            return mixing_of(config, graphs, number).reordered(order)
+
+        always = None if graphs.changes else mixing(1)
+        return GraphSettings(
+            clients=clients[order],
+            samples=samples[order],
+            mixing=lambda number: always or mixing(number),
+            steps=(config.graph or Graph()).mixing_steps,
+            initial=inputs.initial,
+            roles=inputs.roles,
+            client_id=inputs.data.partition.client_id,
+            memory=ModelsInMemory(Layout.of_models(inputs.initial, inputs.roles), len(clients)),
+        )
 
     def _check_company(self, gate: DisclosureGate) -> None:
         """Raise PolicyRefused if no sum of some coming round may leave."""
@@ -222,25 +257,32 @@ class FederatedWorkload:
         cohort = self._cohorts.of_order(header, key)
         self._check_order(f"round {key.round_number}", len(cohort.nodes(cohort.clients)))
         nothing = self._nothing_yet(state, key.coarser)
+        attempt = Attempt(
+            number=next(self._attempts),
+            round_number=key.round_number,
+            exponents=nothing.exponents,
+            execution=execution_of(header),
+            digests=self._config.outputs.client_digests,
+        )
+        surroundings = Surroundings(
+            pool=self._pool,
+            put=self._gang.put,
+            placement=self._placement,
+            journal=self._journal,
+            pace=self._pace,
+            notify=self._notify,
+            states=self._states_in(header),
+        )
+        if self._graph is not None:
+            mixed = GraphRound(attempt, key, cohort, state, surroundings, self._graph)
+            self._rounds.add(mixed, model)
+            return mixed.answer
         begun = SiteRound(
-            Attempt(
-                number=next(self._attempts),
-                round_number=key.round_number,
-                exponents=nothing.exponents,
-                execution=execution_of(header),
-                digests=self._config.outputs.client_digests,
-            ),
+            attempt,
             key,
             cohort,
             nothing,
-            Surroundings(
-                pool=self._pool,
-                placement=self._placement,
-                journal=self._journal,
-                pace=self._pace,
-                notify=self._notify,
-                states=self._states_in(header),
-            ),
+            surroundings,
             tells_covered=header.get("tells_covered", False),
             late_for=header.get("late_for", 0),
             least=1 if self._gate is None else self._gate.least,
@@ -274,10 +316,14 @@ class FederatedWorkload:
 
     def _states_in(self, header: Mapping[str, Any]) -> ClientStates | None:
         """Clients' states between rounds, where the algorithm allows any."""
-        if self._config.training.client_update is None:
+        if not self._config.clients_keep_states:
             return None
         path = Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"
-        return self._memory.of_round(path, header["round"], header["oldest_checkpoint"])
+        states = self._memory.of_round(path, header["round"], header["oldest_checkpoint"])
+        past, every = header["round"] - 2, self._config.outputs.checkpoint_every
+        if self._graph is not None and past % every and past not in header["checkpoints"]:
+            states.forget_round(past)
+        return states
 
     # -- events -------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from typing import Annotated
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 
 from .data import Data
-from .learning import Evaluation, FederationConfig, Hierarchy, Model, Run, Training
-from .rules import BETWEEN, hierarchy_conflicts, late_conflicts, share_conflicts
+from .learning import Evaluation, FederationConfig, Graph, Hierarchy, Model, Run, Training
+from .rules import BETWEEN, graph_conflicts, hierarchy_conflicts, late_conflicts, share_conflicts
 from .running import (
     SITES_IN_WORDS,
     Outputs,
@@ -32,6 +32,7 @@ __all__ = [
     "Data",
     "Evaluation",
     "FederationConfig",
+    "Graph",
     "Hierarchy",
     "Model",
     "Outputs",
@@ -52,6 +53,7 @@ class RunConfig(Section):
     run: Run = Run()
     federation: FederationConfig = FederationConfig()
     hierarchy: Hierarchy | None = None
+    graph: Graph | None = None
     model: Model
     data: Data
     training: Training = Training()
@@ -63,10 +65,21 @@ class RunConfig(Section):
     traffic: Traffic = Traffic()
     outputs: Outputs = Outputs()
 
+    @property
+    def clients_share_a_model(self) -> bool:
+        """Whether clients train from the run's model: not so in groups, nor on graphs."""
+        return self.federation.topology == "star"
+
+    @property
+    def clients_keep_states(self) -> bool:
+        """Whether clients keep something between rounds: what their own code keeps, or a model."""
+        return self.training.client_update is not None or self.federation.is_graph
+
     def broken_rules(self) -> Iterator[Conflict]:
         for sections, conflicts in BETWEEN.items():
             yield from conflicts(*(getattr(self, name) for name in sections))
         yield from hierarchy_conflicts(self)
+        yield from graph_conflicts(self)
         yield from late_conflicts(self)
         if self.sites.count is not None:
             yield from share_conflicts(self.robustness, self.sites.count)

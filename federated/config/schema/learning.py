@@ -55,21 +55,42 @@ class FederationConfig(Section):
     client_sampling_rate: Fraction | None = Field(default=None, examples=[0.4])
     """Share of the population sampled for each round, at least one client. Excludes
     `clients_per_round`."""
-    aggregation_strategy: Literal["fedavg", "median", "trimmed_mean"] = "fedavg"
+    aggregation_strategy: Literal["fedavg", "median", "trimmed_mean", "dpsgd"] = "fedavg"
     """How updates are combined: `fedavg` is their mean, weighted by samples (McMahan et al. 2017).
     `median` and `trimmed_mean` combine the clients' updates coordinate by coordinate (Yin et al.
-    2018), and keep every update of a round in memory."""
+    2018), and keep every update of a round in memory. `dpsgd` is for graphs, where each client has
+    a model of its own: it trains each, and then mixes it with those of the client's neighbors (Lian
+    et al. 2017)."""
     trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
     """For `trimmed_mean` (required): share of the clients to cut off at each end."""
     server_learning_rate: PositiveFloat = 1.0
     """Step size of the server along the combined update; 1 is plain FedAvg."""
-    topology: Literal["star", "hierarchical"] = "star"
+    topology: Literal[
+        "star",
+        "hierarchical",
+        "ring",
+        "torus",
+        "k_connected",
+        "complete",
+        "random_regular",
+        "erdos_renyi",
+        "small_world",
+        "tree",
+        "matching",
+        "custom",
+    ] = "star"
     """`star`: every client exchanges with the coordinator. `hierarchical`: clients average within
     groups for some rounds, before the groups' sums go to the coordinator; the section `hierarchy`
-    describes the groups."""
+    describes the groups. The others are graphs, in which a client exchanges with its neighbors; the
+    section `graph` has their parameters."""
     assignment: Literal["capacity", "round_robin"] = "capacity"
     """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or in
     turn (`round_robin`)."""
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether each client has a model of its own, which it mixes with its neighbors'."""
+        return self.topology not in ("star", "hierarchical")
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
@@ -119,6 +140,31 @@ class Hierarchy(Section):
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
+
+
+class Graph(Section):
+    """With a graph as `federation.topology`: its parameters, and how neighbors mix."""
+
+    degree: Positive | None = Field(default=None, examples=[4])
+    """Neighbors of a client: for `k_connected` and `small_world` (an even number), and for
+    `random_regular`."""
+    probability: Annotated[float, Ge(1e-9), Le(1.0)] | None = Field(default=None, examples=[0.1])
+    """For `erdos_renyi`: the probability that two clients exchange. For `small_world`: that an edge
+    of the ring leads elsewhere."""
+    rows: Annotated[int, Ge(2)] | None = Field(default=None, examples=[5])
+    """For `torus`: rows of equal length; left out, the torus is as square as possible."""
+    branching: Positive | None = Field(default=None, examples=[3])
+    """For `tree`: children of a client; left out, 2."""
+    file: str | None = Field(default=None, examples=["graphs/hospitals.edges"])
+    """For `custom`: the file with the edges, below the folder in which the run starts. An
+    adjacency matrix if the name ends in `.csv`, GraphML if it ends in `.graphml`, otherwise a list
+    with an edge in each line."""
+    weights: Literal["metropolis", "lazy", "own"] = "metropolis"
+    """What a client takes of each neighbor: 1 / (1 + the larger of both degrees) (`metropolis`), or
+    half of that, so that it keeps at least half of its own model (`lazy`). `own`: the weights in
+    the file of a `custom` graph."""
+    mixing_steps: Annotated[int, Gt(0), Le(1000)] = 1
+    """How often neighbors mix in a round."""
 
 
 class Model(Section):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedpilot.fabric.strict_yaml.schema_problems import Conflict
 
 from .data import Data
-from .learning import Evaluation, FederationConfig
+from .learning import Evaluation, FederationConfig, Graph
 from .running import ResourcesConfig, Robustness, SitesConfig
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
             found=f"`topology: {federation.topology}` {present} the section `hierarchy`",
             allowed="`topology: hierarchical` together with `hierarchy`",
         )
-    if hierarchy is None or federation.topology == "star":
+    if hierarchy is None or federation.topology != "hierarchical":
         return
     topology = "`topology: hierarchical`"
     for key in ("clients_per_round", "client_sampling_rate"):
@@ -78,6 +78,89 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
         )
 
 
+GRAPH_OPTIONS: Mapping[str, frozenset[str]] = {
+    "degree": frozenset({"k_connected", "random_regular", "small_world"}),
+    "probability": frozenset({"erdos_renyi", "small_world"}),
+    "rows": frozenset({"torus"}),
+    "branching": frozenset({"tree"}),
+    "file": frozenset({"custom"}),
+}
+"""The parameters of graphs, and the topologies that have them."""
+_NEEDED = ("degree", "probability", "file")
+
+
+def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about graphs, and what they cannot be combined with; keys from the top."""
+    federation, graph = config.federation, config.graph or Graph()
+    on_a_graph, mixes = federation.is_graph, federation.aggregation_strategy == "dpsgd"
+    topology = f"`topology: {federation.topology}`"
+    if on_a_graph != mixes:
+        yield Conflict(
+            key="federation.aggregation_strategy",
+            found=f"`{federation.aggregation_strategy}` with {topology}",
+            allowed="`dpsgd`, which each graph needs"
+            if on_a_graph
+            else "another one; `dpsgd` is for graphs, such as `topology: ring`",
+        )
+    for option, topologies in GRAPH_OPTIONS.items():
+        set_, takes = getattr(graph, option) is not None, federation.topology in topologies
+        if set_ != takes and (set_ or option in _NEEDED):
+            yield Conflict(
+                key=f"graph.{option}",
+                found=f"{topology} {'with' if set_ else 'without'} `{option}`",
+                allowed=f"`{option}` with {_or(sorted(topologies))}"
+                if set_
+                else "a value: this topology has no default",
+            )
+    if graph.weights == "own" and federation.topology != "custom":
+        yield Conflict(
+            key="graph.weights",
+            found=f"`own` with {topology}",
+            allowed="`metropolis` or `lazy`, or `topology: custom`",
+        )
+    if not on_a_graph:
+        if config.graph is not None:
+            yield Conflict(key="graph", found=f"`graph` with {topology}", allowed="leave it out")
+        return
+    everybody = f"with {topology}, where all clients take part in every round"
+    for key in ("clients_per_round", "client_sampling_rate"):
+        if getattr(federation, key) is not None:
+            yield Conflict(
+                key=f"federation.{key}", found=f"`{key}` {everybody}", allowed="leave it out"
+            )
+    if federation.server_learning_rate != 1.0:
+        yield Conflict(
+            key="federation.server_learning_rate",
+            found=f"{federation.server_learning_rate:g} with {topology}, which has no server",
+            allowed="1",
+        )
+    if config.training.client_update is not None:
+        yield Conflict(
+            key="training.client_update",
+            found=f"a `client_update` with {topology}, where clients keep models in the place of "
+            "what such code keeps",
+            allowed="leave it out, or `topology: star`",
+        )
+    if config.data.from_ is not None:
+        yield Conflict(
+            key="federation.topology",
+            found=f"{topology} with `data.from: sites`, where clients do not exchange yet",
+            allowed="`star` or `hierarchical`, or data that is loaded here",
+        )
+    participation = config.participation
+    by_clock = {"over_sampling": 0.0, "deadline_s": None, "quorum": 1.0}
+    for key, whole in by_clock.items():
+        if getattr(participation, key) != whole:
+            yield Conflict(
+                key=f"participation.{key}", found=f"`{key}` {everybody}", allowed="leave it out"
+            )
+
+
+def _or(names: list[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
     """The rules about what can be added up late; keys from the top."""
     if config.participation.late_updates == "discard":
@@ -87,7 +170,7 @@ def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
         yield Conflict(
             key="participation.late_updates",
             found=f"`carry` with `aggregation_strategy: {strategy}`, which is no weighted mean",
-            allowed="`discard`, or `fedavg`",
+            allowed="`discard`" if config.federation.is_graph else "`discard`, or `fedavg`",
         )
     if config.training.client_update is not None:
         yield Conflict(

@@ -154,7 +154,8 @@ class Participation(Section):
     done as the cohort has."""
     replacement: bool = True
     """Whether other sites train the movable clients of a lost site; otherwise these wait for their
-    site. With a `client_update` clients always wait, since their memory is at their site."""
+    site. With a `client_update`, and on a graph, clients always wait, since their state is at their
+    site."""
     late_updates: Literal["discard", "carry"] = "discard"
     """What happens to updates that arrive after their round closed. `carry` adds them to a later
     round, with less weight the later they are. It needs `fedavg`, and a clock that closes

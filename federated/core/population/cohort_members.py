@@ -35,6 +35,8 @@ class Members:
     each_once: bool
     """Whether a full answer counts each client exactly once; not so for groups."""
     samples_of: SamplesOf | None = None
+    equal: bool = False
+    """Whether each client weighs 1 in a sum, and not its samples."""
 
     def covered(self, covered: Mask | None, refused: Iterable[str]) -> tuple[Indices | None, int]:
         """The clients in an answer's sum (None if unknown), and how many it refused without a name.
@@ -103,10 +105,12 @@ class Membership:
         groups: ClientGroups | None = None,
         known: bool = True,
         samples_of: SamplesOf | None = None,
+        equal: bool = False,
     ) -> None:
         """`asked`: clients per round; with groups, all clients. `known` is false for groups whose
-        clients only their sites know.
+        clients only their sites know; `equal` is true where each client weighs 1.
         """
+        self._equal = equal
         self._samples_of = samples_of
         self._population, self._asked, self._seed = population, asked, seed
         self._index_of = index_of
@@ -151,6 +155,7 @@ class Membership:
             index_of=self._index_of,
             each_once=each_once,
             samples_of=self._samples_of,
+            equal=self._equal,
         )
 
     def _cohort(self, round_number: int) -> Indices:

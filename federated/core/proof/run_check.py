@@ -24,7 +24,16 @@ from .state_differences import TensorDifference
 
 ROWS, TABLE, MANIFEST = "metrics.jsonl", "metrics.csv", "manifest.json"
 LAST, BEST = "model.safetensors", "best.safetensors"
-EXACT = ("clients", "samples", "refused", "late", "train_loss", "accuracy", "loss")
+EXACT = (
+    "clients",
+    "samples",
+    "refused",
+    "late",
+    "train_loss",
+    "consensus_distance",
+    "accuracy",
+    "loss",
+)
 """Row fields with the same bits on every machine and at any time."""
 ENDED = ("finished", "interrupted", "failed")
 """Manifest states of runs that wrote their last files; a killed run stays `running`."""

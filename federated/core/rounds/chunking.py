@@ -9,6 +9,9 @@ is a share of the rest, so the pieces shrink towards the end.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,26 +38,44 @@ def pieces(costs: Int64s, workers: int, seconds_per_sample: float | None) -> lis
     if not len(costs):
         return []
     order = np.argsort(-costs, kind="stable").astype(np.int64)
+    count = _few(costs, workers, seconds_per_sample)
+    if count is not None:
+        return [order[start::count] for start in range(count)]
+    seconds = costs[order] * (seconds_per_sample or 0.0)
+    return [order[start:stop] for start, stop in _guided(seconds, workers)]
+
+
+def ranges(costs: Int64s, workers: int, seconds_per_sample: float | None) -> list[slice]:
+    """The same for clients that are in this order already: those of a piece follow each other."""
+    if not len(costs):
+        return []
+    count = _few(costs, workers, seconds_per_sample)
+    if count is None:
+        return [slice(*cut) for cut in _guided(costs * (seconds_per_sample or 0.0), workers)]
+    ends = np.cumsum(costs)
+    shares = np.arange(1, count) * (ends[-1] / count)
+    cuts = [0, *np.searchsorted(ends, shares, side="right").tolist(), len(costs)]
+    return [slice(start, stop) for start, stop in pairwise(cuts) if start < stop]
+
+
+def _few(costs: Int64s, workers: int, seconds_per_sample: float | None) -> int | None:
+    """The number of equal pieces of a short round, or of one of unknown length."""
     if seconds_per_sample is None:
-        return _dealt(order, min(len(order), workers * UNKNOWN_PIECES))
+        return min(len(costs), workers * UNKNOWN_PIECES)
     total_s = float(costs.sum()) * seconds_per_sample
     if total_s <= SHORT_S * workers:
-        return _dealt(order, min(len(order), workers, max(1, int(total_s / CALL_S))))
-    return _guided(order, (costs[order] * seconds_per_sample).astype(np.float64), workers)
+        return min(len(costs), workers, max(1, int(total_s / CALL_S)))
+    return None
 
 
-def _dealt(order: Int64s, parts: int) -> list[Int64s]:
-    return [order[start::parts] for start in range(parts)]
-
-
-def _guided(order: Int64s, seconds: npt.NDArray[np.float64], workers: int) -> list[Int64s]:
+def _guided(seconds: npt.NDArray[np.floating[Any]], workers: int) -> list[tuple[int, int]]:
     ends = np.cumsum(seconds)
-    cut: list[Int64s] = []
+    cut: list[tuple[int, int]] = []
     start, done = 0, 0.0
-    while start < len(order):
+    while start < len(seconds):
         share = (ends[-1] - done) / (SHARE * workers)
         wanted = done + min(LONGEST_S, max(LEAST_S, share))
         stop = max(start + 1, int(np.searchsorted(ends, wanted, side="right")))
-        cut.append(order[start:stop])
+        cut.append((start, stop))
         start, done = stop, float(ends[stop - 1])
     return cut

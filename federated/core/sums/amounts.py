@@ -39,9 +39,17 @@ def shown(value: object) -> str:
 
 
 def check_weight(
-    weight: int, tally: Tally, *, each_once: bool, samples: Indices | None, unnamed: int = 0
+    weight: int,
+    tally: Tally,
+    *,
+    each_once: bool,
+    samples: Indices | None,
+    unnamed: int = 0,
+    equal: int | None = None,
 ) -> None:
     """Raise AnswerRefused for a sum with an impossible weight.
+
+    Where each client weighs 1, `equal` are the clients in the sum.
 
     `samples` are those of the clients in the answer, without those refused by name; -1 for an
     unknown number, None if all are unknown. `unnamed` of these clients were refused without a name.
@@ -50,6 +58,10 @@ def check_weight(
     if tally.not_finite:
         found = f"with {tally.not_finite} samples whose loss is not finite"
         raise AnswerRefused("its tally", found, "none: clients that are not finite are refused")
+    if equal is not None:
+        if weight != equal:
+            raise AnswerRefused("`weight`", f"{weight}", f"1 for each of {equal} clients")
+        weight = tally.samples
     if weight > tally.samples or (each_once and weight != tally.samples):
         raise AnswerRefused("`weight`", f"{weight}", f"the {tally.samples} samples of its tally")
     if samples is None or bool((samples < 0).any()):
@@ -79,11 +91,15 @@ def check_judged(tally: Tally, samples: Indices | None) -> None:
         raise AnswerRefused("the samples of its tally", f"{tally.samples}", wanted)
 
 
-def check_bounds(partial: Partial, model: State) -> None:
-    """Raise AnswerRefused for an impossible bound; the sum's tensors must be checked before."""
+def check_bounds(partial: Partial, model: State, *, parts: int = 1) -> None:
+    """Raise AnswerRefused for an impossible bound; the sum's tensors must be checked before.
+
+    A bound that leaves its range may be in units that are `parts` times as small: on a graph it is
+    that of mixtures.
+    """
     for name, bound in partial.bounds.items():
         most = _most(model[name], partial.exponents[name]) * partial.weight
-        if bound > most:
+        if bound > most * (parts if bound >= 1 << RANGE_BITS else 1):
             wanted = f"at most {_in_words(most)} for its weight of {partial.weight}"
             raise AnswerRefused(f"the bound of {name}", _in_words(bound), wanted)
         if partial.clients == 1 and bound < 1 << RANGE_BITS:

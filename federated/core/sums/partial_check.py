@@ -18,6 +18,7 @@ from ..population.cohort_members import Members
 from ..population.sampling import Indices
 from ..population.shares import Mask, unpacked
 from ..state import Array, Roles, State, averaged, counters, under
+from ..topology.mixing import UNIT
 from .amounts import AnswerRefused, check_bounds, check_judged, check_weight, largest, shown
 from .partial import RANGE_BITS, Partial, Tally
 
@@ -77,6 +78,8 @@ def checked_partial(
     tally = checked_tally(told["tally"])
     for name in ("training_seconds", "busy_seconds"):
         _seconds(header.get(name), f"`{name}`")
+    if members.equal:
+        _seconds(header.get("squares"), "`squares`")
     _check_updates(told, tensors, model, roles, counted, keeps_updates)
     _check_owners(told, weight, members)
     _check_digests(header.get("digests"), model, members)
@@ -110,6 +113,7 @@ def _check_amounts(
     check_weight(
         partial.weight,
         partial.tally,
+        equal=partial.clients if members.equal else None,
         each_once=members.each_once,
         samples=members.samples(clients),
         unnamed=unnamed,
@@ -119,7 +123,7 @@ def _check_amounts(
         for at, row in enumerate(rows):
             its = None if samples is None else samples[at : at + 1]
             check_weight(row[1], checked_tally(row[2:]), each_once=True, samples=its)
-    check_bounds(partial, model)
+    check_bounds(partial, model, parts=UNIT if members.equal else 1)
 
 
 def checked_covered(header: Mapping[str, Any], members: Members) -> Mask:

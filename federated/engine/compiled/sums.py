@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ...core.execution.kernel import as_written
 from ...core.population.sampling import Indices
+from ...core.state import Array
 
 BLOCK = 1024
 """Numbers processed at a time: all clients' share of them fits a core's cache."""
 
-_BITS: dict[int, npt.NDArray[Any]] = {
+BITS: dict[int, npt.NDArray[Any]] = {
     4: np.array([0x7FFF_FFFF], np.int32),
     8: np.array([0x7FFF_FFFF_FFFF_FFFF], np.int64),
 }
@@ -42,32 +43,48 @@ def add(
     call with `sign` -1 subtracts what was added, exact or not. `largest` (k,) receives the largest
     move of each client, which is not finite where one of its moves is not.
     """
-    numbers = rows.numpy()
-    bits = _BITS[numbers.itemsize]
+    numbers, first = _contiguous(rows)
+    bits = BITS[numbers.itemsize]
     unit = numbers.dtype.type(scale)
-    _add(numbers, reference.numpy(), unit, factors, sign, bits, sums.numpy(), largest)
+    _add(numbers, first, reference.numpy(), unit, factors, sign, bits, sums.numpy(), largest)
 
 
 def add_wide(rows: Tensor, reference: Tensor, scale: float, factors: Indices, sums: Tensor) -> None:
     """Like `add`, wherever the sum fits int64; a factor of 0 makes 0 of anything."""
-    numbers = rows.numpy()
-    _add_wide(numbers, reference.numpy(), numbers.dtype.type(scale), factors, sums.numpy())
+    numbers, first = _contiguous(rows)
+    unit = numbers.dtype.type(scale)
+    _add_wide(numbers, first, reference.numpy(), unit, factors, sums.numpy())
+
+
+def _contiguous(rows: Tensor) -> tuple[Array, int]:
+    """Rows (k, n) as columns of wider rows that fill their memory, and the first of the columns.
+
+    The vector unit reads such rows only.
+    """
+    if rows.is_contiguous():
+        return rows.numpy(), 0
+    width = rows.stride(0)
+    begin, first = divmod(int(rows.storage_offset()), max(1, width))
+    if rows.stride(1) != 1 or first + rows.shape[1] > width:
+        return rows.contiguous().numpy(), 0
+    return rows.as_strided((len(rows), width), (width, 1), begin * width).numpy(), first
 
 
 @as_written
-def _add(rows, reference, scale, factors, sign, bits, sums, largest):  # type: ignore[no-untyped-def]
+def _add(rows, first, reference, scale, factors, sign, bits, sums, largest):  # type: ignore[no-untyped-def]
     # Sizes of floats are in the order of their bits, with infinity and NaN last.
     found = np.zeros(len(rows), bits.dtype)
     moves = np.empty(BLOCK, rows.dtype)
     sizes = moves.view(bits.dtype)
     every = bits[0]
     block = np.empty(BLOCK, np.float64)
-    for start in range(0, rows.shape[1], BLOCK):
+    for start in range(0, len(reference), BLOCK):
         here = reference[start : start + BLOCK]
+        begin, end = first + start, first + start + len(here)
         total = sums[start : start + BLOCK]
         block[:] = 0.0
         for client in range(len(rows)):
-            row, factor = rows[client, start : start + BLOCK], factors[client]
+            row, factor = rows[client, begin:end], factors[client]
             for i in range(len(row)):
                 moves[i] = row[i] - here[i]
             top = found[client]
@@ -82,10 +99,11 @@ def _add(rows, reference, scale, factors, sign, bits, sums, largest):  # type: i
 
 
 @as_written
-def _add_wide(rows, reference, scale, factors, sums):  # type: ignore[no-untyped-def]
+def _add_wide(rows, first, reference, scale, factors, sums):  # type: ignore[no-untyped-def]
     for client in range(len(rows)):
         factor = factors[client]
         if factor == 0:
             continue
-        for i in range(rows.shape[1]):
-            sums[i] += factor * np.int64(np.rint((rows[client, i] - reference[i]) * scale))
+        for i in range(len(reference)):
+            move = rows[client, first + i] - reference[i]
+            sums[i] += factor * np.int64(np.rint(move * scale))

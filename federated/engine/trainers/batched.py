@@ -72,8 +72,6 @@ class BatchedTrainer:
 
     def _train(self, chunk: Chunk, round_number: int, start: Start) -> npt.NDArray[np.float64]:
         stacked, batch, count = self._stacked, self._training.batch_size, len(chunk)
-        if not start.own.keys() <= self._names.keys():
-            raise ValueError(f"frozen tensors cannot be clients' own: {sorted(start.own)}")
         for name, tensor in stacked.fixed.items():
             if name in start.model:
                 tensor.copy_(start.model[name])

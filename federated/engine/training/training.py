@@ -40,7 +40,10 @@ class Start:
     model: Mapping[str, Tensor]
     """All tensors of the state, on the device."""
     own: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors that each client begins with in their place, (k, *shape), in the chunk's order."""
+    """Tensors that each client begins with in their place, (k, *shape), in the chunk's order.
+
+    Those that no client trains must be the model's: a trainer may take either.
+    """
 
     def rows(self, name: str) -> Tensor:
         """A tensor of all clients: (k, *shape), or (*shape) where they share it."""

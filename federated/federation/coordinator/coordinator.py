@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ...core.rounds.round_costs import Costs
-from ...core.state import State, digest
+from ...core.state import State, averaged, digest
+from ...core.topology.mixing import consensus_distance
 from ...errors import ModelNotFinite
 from ...prepare.costs import budget_of, judges_of
 from ..setup.global_model import GlobalModel
@@ -26,7 +27,7 @@ from .round_log import RoundLog, model_of
 from .run_context import RunContext
 from .site_limits import out_for_good
 from .traffic_budget import TrafficBudget
-from .training import TrainingPhase
+from .training import RoundTraining, TrainingPhase
 
 GIVEN_BACK = 0.1
 """The largest share of all movable clients that returning sites get back per round."""
@@ -116,7 +117,9 @@ class Coordinator:
         row: dict[str, Any] = {
             "round": number,
             "clients": total.clients,
-            "samples": total.weight - sum(each.weight for each in late),
+            "samples": total.tally.samples
+            if run.config.federation.is_graph
+            else total.weight - sum(each.weight for each in late),
             "refused": len(total.refused),
             **({"late": sum(each.clients for each in late)} if run.late.rounds else {}),
             "train_loss": _number(total.tally.mean_loss),
@@ -126,10 +129,19 @@ class Coordinator:
             "model": new.digest,
             **trained.by_site,
         }
+        if run.config.federation.is_graph:
+            row["consensus_distance"] = self._apart(trained, model.state, state)
         if self._config.evaluation.is_due(number, of):
             tally, self._not_finite_at = self._evaluation.evaluate(new)
             row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
         return row, new
+
+    def _apart(self, trained: RoundTraining, before: State, now: State) -> float | None:
+        """How far the clients' models on a graph are from their mean."""
+        from ...engine.compiled.mixing import squared_distance
+
+        moved = squared_distance(before, now, averaged(self._run.roles))
+        return _number(consensus_distance(trained.squares, trained.total.clients, moved))
 
     def _check_finite(self, row: Mapping[str, Any], new: GlobalModel) -> None:
         """Raise ModelNotFinite for a model beyond repair; the one before it stays the last."""

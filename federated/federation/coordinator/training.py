@@ -5,6 +5,7 @@ If a clock decides which clients count, the phase journals them before use, for 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ...core.sums.partial import COARSER_STEP, COARSEST, Partial, grid
 from ...core.sums.partial_check import LimitExceeded, checked_covered, checked_partial
 from ...core.sums.staleness import Late, with_late
 from ...errors import FederatedError, NoUsableUpdate
+from ..run_folder.folder import CHECKPOINTS_KEPT
 from ..setup.global_model import GlobalModel
 from ..setup.loaded_config import execution_of
 from .gather import Answered, Answers, gather
@@ -105,6 +107,8 @@ class RoundTraining:
     by_site: Mapping[str, Any]
     """What each site added, for the round's row; empty if a sum has left its range."""
     digests: dict[str, dict[str, str]]
+    squares: float
+    """On a graph: the sum of the models' squared distances to the mean before the round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,7 @@ class TrainingPhase:
             seconds=sum(header["training_seconds"] for header in headers),
             by_site=by_site,
             digests={k: v for header in headers for k, v in header["digests"].items()},
+            squares=math.fsum(header.get("squares", 0.0) for header in headers),
         )
 
     def _query(self, model: GlobalModel, coarser: int) -> TrainingQuery:
@@ -165,7 +170,7 @@ class TrainingPhase:
             "coarser": coarser,
             "journal": str(self.run.folder.journal),
             "execution": execution_of(self.run.config),
-            "oldest_checkpoint": self._oldest_checkpoint(),
+            **self._resumable(),
         }
         return TrainingQuery(
             kind=TRAINING,
@@ -188,10 +193,15 @@ class TrainingPhase:
             closing_s=participation.closing_s,
         )
 
-    def _oldest_checkpoint(self) -> int:
-        """The earliest round that a resume could go back to; 0 where clients have no memory."""
-        remembers = self.run.config.training.client_update is not None
-        return self.run.folder.oldest_checkpoint() if remembers else 0
+    def _resumable(self) -> Mapping[str, Any]:
+        """The checkpoints to which a resume could go back, where clients keep states.
+
+        While there is one at most, a resume could also begin anew: then the oldest is 0.
+        """
+        remembers = self.run.config.clients_keep_states
+        checkpoints = self.run.folder.checkpoints() if remembers else []
+        oldest = checkpoints[0] if len(checkpoints) >= CHECKPOINTS_KEPT else 0
+        return {"oldest_checkpoint": oldest, "checkpoints": checkpoints}
 
     def _by_site(self, number: int, answers: Sequence[Answered]) -> Mapping[str, Any]:
         parts = [(each.part.site, _partial_of(each.payload)) for each in answers]

@@ -11,6 +11,7 @@ SCALARS = {
     "accuracy": "evaluation/accuracy",
     "loss": "evaluation/loss",
     "train_loss": "training/loss",
+    "consensus_distance": "training/consensus_distance",
     "clients_per_second": "speed/clients_per_second",
     "refused": "training/refused_updates",
 }

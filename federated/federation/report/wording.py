@@ -75,6 +75,8 @@ def round_line(fields: Mapping[str, Any]) -> str:
         f"train loss {number(fields['train_loss'])}",
         rate(fields["clients_per_second"]),
     ]
+    if (far := fields.get("consensus_distance")) is not None:
+        parts.insert(-1, f"models {number(far)} apart")
     if fields["refused"]:
         parts.append(f"{counted(fields['refused'], 'update')} refused")
     return "  ".join(parts)

@@ -44,6 +44,7 @@ METRIC_COLUMNS = (
     "best",
     "best_round",
     "train_loss",
+    "consensus_distance",
     "clients",
     "samples",
     "refused",
@@ -338,17 +339,12 @@ class RunFolder:
             "identity": checkpoint.identity,
         }
         write_tensors(self._checkpoint_path(checkpoint.round_number), tensors, header)
-        for number in self._checkpoints()[:-CHECKPOINTS_KEPT]:
+        for number in self.checkpoints()[:-CHECKPOINTS_KEPT]:
             self._checkpoint_path(number).unlink(missing_ok=True)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        numbers = self._checkpoints()
+        numbers = self.checkpoints()
         return read_checkpoint(self._checkpoint_path(numbers[-1])) if numbers else None
-
-    def oldest_checkpoint(self) -> int:
-        """The round of the older kept checkpoint; 0 while there is one at most."""
-        numbers = self._checkpoints()
-        return numbers[0] if len(numbers) >= CHECKPOINTS_KEPT else 0
 
     def save_model(self, name: str, state: State, round_number: int) -> None:
         """Write `model` or `best`, with its round."""
@@ -358,7 +354,8 @@ class RunFolder:
     def _checkpoint_path(self, round_number: int) -> Path:
         return self.path / "checkpoints" / f"round-{round_number:06d}.safetensors"
 
-    def _checkpoints(self) -> list[int]:
+    def checkpoints(self) -> list[int]:
+        """The rounds that have a checkpoint, at most two of them."""
         found = (self.path / "checkpoints").glob("round-*.safetensors")
         return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
 

@@ -26,6 +26,7 @@ from ...errors import ConfigError, Problem
 from ...prepare.costs import rounds_within
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
+from ...prepare.topology import graph_digest
 from ...prepare.user_code import UserCode
 from ..events import Emit
 
@@ -55,7 +56,8 @@ class LoadedConfig:
 
     def identity_of(self, config: RunConfig) -> str:
         """The identity with another config over the same code and data."""
-        return identity(config, self.code.digest, self.inputs.data_digest)
+        graph = graph_digest(config, self.inputs.data.partition)
+        return identity(config, self.code.digest, self.inputs.data_digest + graph)
 
     def among(self, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that may have clients: all, or those with the run's data."""
@@ -63,7 +65,13 @@ class LoadedConfig:
         return tuple(sites) if union is None else tuple(s for s in sites if s in union.sites)
 
     def check_shares(self, sites: int) -> None:
-        """Raise ConfigError for a limit on shares that so many sites cannot keep."""
+        """Raise ConfigError for limits on shares that so many sites cannot keep, or a topology."""
+        if sites > 1 and self.config.federation.is_graph:
+            raise ConfigError.about(
+                "federation.topology",
+                found=f"`{self.config.federation.topology}` over {sites} sites",
+                allowed="one site: clients of a graph do not exchange over several sites yet",
+            )
         found = [
             Problem(key=each.key, found=each.found, allowed=each.allowed)
             for each in share_conflicts(self.config.robustness, sites)
@@ -138,6 +146,7 @@ class LoadedConfig:
             groups=groups,
             known=steps_of(self.config) is None or groups is not None,
             samples_of=self.inputs.samples_of(),
+            equal=self.config.federation.is_graph,
         )
 
     # -- bytes --------------------------------------------------------------------------------

@@ -138,11 +138,11 @@ class GangSession:
 
     def _mediator_over(self, sites: Sequence[Site]) -> FederationMediator:
         config = self._loaded.config
-        stateful = config.training.client_update is not None
+        stateful = config.clients_keep_states
         return FederationMediator(
             sites,
             assignment=config.federation.assignment,
-            # A client's memory is at its site: elsewhere it would be another client.
+            # A client's state is at its site: elsewhere it would be another client.
             replacement=config.participation.replacement and not stateful,
             counted=self._source.counted,
         )

@@ -205,6 +205,8 @@ def _clients(
     run: Reading, stage: Stage, before: GlobalModel, number: int
 ) -> ClientComparison | None:
     """Compare the recorded clients of a round with the same clients trained again one by one."""
+    if run.config is not None and not run.config.clients_share_a_model:
+        return None
     try:
         recorded = run.clients(number)
     except RunRefused:

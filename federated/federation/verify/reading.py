@@ -44,7 +44,7 @@ class Reading:
         kept = [file for file in self.record.files if file.is_checkpoint]
         return (
             self.config is not None
-            and self.config.training.client_update is None
+            and not self.config.clients_keep_states
             and not self.client_states()
             and bool(kept)
             and not any(file.memory for file in kept)

@@ -135,7 +135,7 @@ class _Search:
                 with self._before_the_round(first) as stage:
                     self._step(stage, *self.sides)
                     told = [s for s in self.sides if s.recorded and not s.reproduced]
-                    if told and clients is None:
+                    if told and clients is None and self._share_a_model():
                         here = {r.client_id: facts_of(r) for r in stage.clients(stage.cohort())}
                         clients = compare_clients(told[0].recorded, here)
                         sides = (f"{told[0].run.name} (as recorded)", "trained here")
@@ -150,6 +150,11 @@ class _Search:
             )
         return self._found(clients, sides)
 
+    def _share_a_model(self) -> bool:
+        """Whether the clients of both runs train from the run's model."""
+        configs = [side.run.config for side in self.sides]
+        return all(each is None or each.clients_share_a_model for each in configs)
+
     def different(self) -> Localised:
         """The runs part because something that decides differs."""
         first, second = self.sides
@@ -158,11 +163,11 @@ class _Search:
         if self.how is Replay.NONE:
             self.notes.append("which clients differ is not known: nothing was trained again")
             return self._found(None)
-        configs = [side.run.config for side in self.sides]
-        if any(each is not None and each.hierarchy is not None for each in configs):
+        if not self._share_a_model():
             self.notes.append(
                 "which clients differ is not known: those of groups (`topology: hierarchical`) "
-                "train from their group's model, and are not trained one by one"
+                "train from their group's model, those of a graph from their own, and are not "
+                "trained one by one"
             )
             return self._found(None)
         opened = [self._opened(side) for side in self.sides]

@@ -18,6 +18,7 @@ from ...core.state import Array, Roles
 from ...core.sums.updates import bytes_of_one
 from ...errors import ConfigError
 from ..costs import check_aggregation, check_budget
+from ..topology import check_graph, topology_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,12 @@ def inputs_of(
 
 
 def affordable(config: RunConfig, inputs: RunInputs) -> RunInputs:
-    """Check that memory and the traffic budget suffice for a round; ConfigError if not."""
+    """Check that memory and the traffic budget suffice for a round; ConfigError if not.
+
+    Or that the clients' graph can be made, and is connected.
+    """
+    if (graphs := topology_of(config, inputs.data.partition)) is not None:
+        check_graph(config, graphs, inputs.data.partition)
     check_aggregation(config.federation, inputs.cohort_size, inputs.bytes_of_update)
     check_budget(config, inputs.costs(config))
     return inputs

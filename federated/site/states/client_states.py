@@ -21,10 +21,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_bytes
 
+from ...core.population.sampling import Indices
 from ...core.state import State
 from ...errors import RunRefused
 from .free_space import Offsets
-from .layouts import Layout
+from .layouts import Layout, Stack, as_slice
 from .row_file import RowFile, Rows
 
 FORMAT = 2
@@ -56,6 +57,7 @@ NEWEST = """
     SELECT layout, place, round, checksum FROM places WHERE client = ? AND round < ?
     ORDER BY round DESC LIMIT 1
 """
+OF_ROUND = "SELECT layout, place, round, checksum, client FROM places WHERE round = ?"
 SUPERSEDED = """
     (client, round) IN (
         SELECT old.client, old.round FROM places AS new
@@ -110,6 +112,33 @@ class ClientStates:
                 states.update(zip((each.client for each in some), layout.unpack(rows), strict=True))
         return states
 
+    def load_stack(self, indices: Indices, round_number: int) -> Stack:
+        """States that are alike, as the round before left them, in order.
+
+        Raises RunRefused if a client has none of that very round, or if they are not alike.
+        """
+        before = round_number - 1
+        with self._lock, self._explained():
+            self._refuse_before(before)
+            wanted = {int(index): at for at, index in enumerate(indices)}
+            rows = self._places.execute(OF_ROUND, (before,)).fetchall()
+            found = sorted(_Place._make(row) for row in rows if row[-1] in wanted)
+            if len(found) != len(wanted):
+                lacking = f"{len(wanted) - len(found)} of {len(wanted)} clients"
+                raise RunRefused(f"{self._name} lacks what {lacking} had after round {before}")
+            if len({each.layout for each in found}) > 1:
+                raise RunRefused(f"{self._name} holds states of different shapes")
+            layout = self._layouts[found[0].layout]
+            stack = np.empty((len(wanted), layout.length), dtype=np.uint8)
+            for begin, end in _side_by_side(found, self._length):
+                some = found[begin:end]
+                at = as_slice(np.array([wanted[each.client] for each in some]))
+                if isinstance(at, slice):
+                    self._read(some, stack[at])
+                else:
+                    stack[at] = self._read(some, np.empty((len(some), layout.length), np.uint8))
+            return Stack(layout, stack)
+
     def save(self, round_number: int, states: Mapping[int, State]) -> None:
         """Replace the states of a round."""
         alike: dict[Layout, tuple[list[int], list[State]]] = {}
@@ -124,9 +153,19 @@ class ClientStates:
             with self._transaction():
                 rows: list[tuple[int, int, int, int, int]] = []
                 for layout, (clients, content) in alike.items():
-                    number, written = self._number(layout), self._write(layout, content)
-                    whose = zip(clients, written, strict=True)
-                    rows += ((client, round_number, number, *where) for client, where in whose)
+                    written = self._write(layout, content)
+                    rows += self._named(round_number, layout, clients, written)
+                replaced = self._save_places(rows)
+            self._rows.give(*self._parts(replaced))
+
+    def save_stack(self, round_number: int, indices: Indices, stack: Stack) -> None:
+        """The same for states that are alike, in the clients' order."""
+        with self._lock:
+            with self._transaction():
+                places = self._rows.take(len(stack), stack.layout.length)
+                self._rows.write(stack.rows, places)
+                written = zip(places.tolist(), _checksums(stack.rows).tolist(), strict=True)
+                rows = self._named(round_number, stack.layout, indices.tolist(), [*written])
                 replaced = self._save_places(rows)
             self._rows.give(*self._parts(replaced))
 
@@ -152,6 +191,13 @@ class ClientStates:
                 self._drop_layouts()
             self._committed = round_number
             self._rows.give(*dropped)
+
+    def forget_round(self, round_number: int) -> None:
+        """Drop all that a round left: no run resumes there, and each client has a newer state."""
+        with self._lock:
+            with self._transaction():
+                dropped = self._drop("round = ?", round_number)
+            self._rows.give(*self._parts(dropped))
 
     def copy(self, path: Path) -> None:
         """Write everything to other files, without half-done writes of a dead process."""
@@ -179,12 +225,16 @@ class ClientStates:
         found.sort()
         for begin, end in _side_by_side(found, self._length):
             some, layout = found[begin:end], self._layouts[found[begin].layout]
-            rows = np.empty((len(some), layout.length), dtype=np.uint8)
-            self._rows.read(some[0].place, rows)
-            for each, checksum in zip(some, _checksums(rows).tolist(), strict=True):
-                if checksum != each.checksum:
-                    self._refuse(each.client, each.round_number, "its checksum does not fit")
+            rows = self._read(some, np.empty((len(some), layout.length), dtype=np.uint8))
             yield layout, some, rows
+
+    def _read(self, some: Sequence[_Place], rows: Rows) -> Rows:
+        """Read states that lie side by side into rows (k, length); checked."""
+        self._rows.read(some[0].place, rows)
+        for each, checksum in zip(some, _checksums(rows).tolist(), strict=True):
+            if checksum != each.checksum:
+                self._refuse(each.client, each.round_number, "its checksum does not fit")
+        return rows
 
     def _write(self, layout: Layout, states: Sequence[State]) -> list[tuple[int, int]]:
         """Write states of one layout; returns the place and the checksum of each."""
@@ -197,6 +247,18 @@ class ClientStates:
             self._rows.write(rows, places[some])
             written += zip(places[some].tolist(), _checksums(rows).tolist(), strict=True)
         return written
+
+    def _named(
+        self,
+        round_number: int,
+        layout: Layout,
+        clients: Sequence[int],
+        written: Sequence[tuple[int, int]],
+    ) -> list[tuple[int, int, int, int, int]]:
+        """What the table of places says of states that were written."""
+        number = self._number(layout)
+        whose = zip(clients, written, strict=True)
+        return [(client, round_number, number, *where) for client, where in whose]
 
     def _save_places(self, rows: Sequence[tuple[int, int, int, int, int]]) -> list[tuple[int, int]]:
         """Save places, as the columns of their table; returns those that they replace."""
@@ -293,8 +355,8 @@ class ClientStates:
             for client, round_number, checksum, tensors in some:
                 state = self._decoded(client, round_number, checksum, tensors)
                 layout = Layout.of(state)
-                ((place, checksum),) = self._write(layout, [state])
-                self._save_places([(client, round_number, self._number(layout), place, checksum)])
+                written = self._write(layout, [state])
+                self._save_places(self._named(round_number, layout, [client], written))
         self._places.execute("DROP TABLE states")
         self._places.execute("COMMIT")
         self._places.execute("VACUUM")

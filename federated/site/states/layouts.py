@@ -1,4 +1,4 @@
-"""Layout: how the arrays of a client's state lie in a row of bytes."""
+"""Layout: how the arrays of a client's state lie in a row of bytes; Stack: many such rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ...core.state import Array, State
+from ...core.population.sampling import Indices
+from ...core.state import Array, Roles, State, averaged, counters
 from .row_file import Rows
 
 ALIGNED = 64
@@ -36,6 +39,11 @@ class Layout:
             if array.dtype.kind not in NUMBERS:
                 raise TypeError(f"a client's {name!r} holds {array.dtype}, which is no number")
         return cls(tuple((name, array.dtype.str, array.shape) for name, array in named))
+
+    @classmethod
+    def of_models(cls, model: State, roles: Roles) -> Self:
+        """That of the tensors of models that training may move."""
+        return cls.of({name: model[name] for name in (*averaged(roles), *counters(roles))})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -70,6 +78,12 @@ class Layout:
         _, kind, shape, at = self._places[-1]
         return max(ALIGNED, at + -(-kind.itemsize * math.prod(shape) // ALIGNED) * ALIGNED)
 
+    def words(self, name: str) -> tuple[np.dtype[Any], slice]:
+        """The type of an array, and its place in a row that is read as words of this type."""
+        _, kind, shape, at = next(place for place in self._places if place[0] == name)
+        begin = at // kind.itemsize
+        return kind, slice(begin, begin + math.prod(shape))
+
     def pack(self, states: Sequence[State], rows: Rows) -> None:
         """Write states of this layout into rows (k, length), which hold zeros or other states."""
         for name, column in self.columns(rows).items():
@@ -99,3 +113,59 @@ class Layout:
             )
             for name, kind, shape, at in self._places
         }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """States that are alike, in memory as in their file."""
+
+    layout: Layout
+    rows: Rows
+    """(k, length)"""
+
+    @classmethod
+    def zeros(cls, layout: Layout, count: int) -> Self:
+        """So many states of zeros."""
+        return cls(layout, np.zeros((count, layout.length), dtype=np.uint8))
+
+    @classmethod
+    def empty(cls, layout: Layout, count: int) -> Self:
+        """Room for so many states, with anything in it."""
+        return cls(layout, np.empty((count, layout.length), dtype=np.uint8))
+
+    @classmethod
+    def of(cls, arrays: State) -> Self:
+        """States from their arrays, by name (k, *shape)."""
+        one = Layout.of({name: array[0] for name, array in arrays.items()})
+        made = cls.zeros(one, len(next(iter(arrays.values()))))
+        for name, column in made.columns.items():
+            column[...] = arrays[name]
+        return made
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """By name a view of all states, (k, *shape)."""
+        return self.layout.columns(self.rows)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name all states, (k, *shape), in the same memory."""
+        found = {}
+        for name, _, shape in self.layout.arrays:
+            kind, columns = self.layout.words(name)
+            found[name] = torch.from_numpy(self.rows.view(kind))[:, columns].view(len(self), *shape)
+        return found
+
+    def part(self, places: slice | Indices) -> Self:
+        """Some of the states: a view of them if the places are a slice."""
+        return type(self)(self.layout, self.rows[places])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def as_slice(places: Indices) -> slice | Indices:
+    """Places as a slice, if they follow each other; indexing by it copies nothing."""
+    if len(places) and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from ...core.execution.facts import Execution
 from ...core.population.sampling import Indices
 from ...core.state import State
 from ...core.sums.partial import Partial
+from ..states.layouts import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +47,18 @@ class PieceResult:
     digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     printed: Mapping[str, str] = field(default_factory=dict)
     """Output of the user's training code, by client id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesTrained:
+    """A worker's answer about clients that have models of their own."""
+
+    states: Stack | None
+    """What the clients became, in the order asked for; None if it is in the memory lent for it."""
+    sizes: Mapping[str, npt.NDArray[np.float64]]
+    """By name each client's largest move from the run's model, (k,); not finite where it is not."""
+    losses: npt.NDArray[np.float64]
+    """Sums of their samples' losses in the last epoch, (k,)."""
+    samples: int
+    seconds: float
+    training_seconds: float

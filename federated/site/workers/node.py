@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...config.schema import Model, Training
@@ -26,10 +28,11 @@ from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.groups import Steps
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
-from ...core.state import Array, State
+from ...core.state import Array, State, averaged
 from ...core.sums.partial import Partial, Reference, Tally
 from ...core.user_code.user_errors import client_failed
 from ...engine.compiled import kernels
+from ...engine.compiled.mixing import in_a_row, largest
 from ...engine.sums.collecting import Collection, Gathering
 from ...engine.sums.summing import RunningSum
 from ...engine.trainers.group_rounds import GroupRounds, GroupStart, Train
@@ -55,7 +58,9 @@ from ...models import build
 from ...prepare.importing import make_importable
 from ...prepare.inputs.run_inputs import SiteData
 from ...prepare.user_code import bring
-from .attempt import Attempt, PieceResult
+from ..states.layouts import Layout, Stack, as_slice
+from ..states.shared_memory import Borrowed, Lent, sharers
+from .attempt import Attempt, NodesTrained, PieceResult
 from .lru import LRU
 
 NODES_HOSTED = 64
@@ -152,6 +157,7 @@ class FederatedNode:
             )
         )
         self._models: LRU[_LoadedModel] = LRU()
+        self._borrowed = Borrowed()
         self._preparing = ThreadPoolExecutor(1, "next-chunk")
         self._sum: _Sum | None = None
         self._running = self._gathering()
@@ -170,6 +176,7 @@ class FederatedNode:
     def hello(self) -> dict[str, Any]:
         """This worker's process and machine, facts that decide bits, and kernels to compile."""
         who = {"pid": os.getpid(), "host": platform.node(), **environment()}
+        who["sharers"] = sharers()
         compiled = self._settings.training.execution == str(ExecutionKind.COMPILED)
         if compiled and not kernels.are_ready(self._samples.x.dtype):
             who["compiles"] = kernels.CHAINS
@@ -236,6 +243,58 @@ class FederatedNode:
             memories=kept,
             digests=digests,
             printed=printed,
+        )
+
+    def train_nodes(
+        self,
+        attempt: Attempt,
+        clients: Indices,
+        own: Stack | Lent | None,
+        into: Lent | None,
+        key: str,
+        state: State | None,
+    ) -> NodesTrained:
+        """Train each of these clients from its own model, or all from one.
+
+        What they become goes into the memory lent for it, or else into the answer.
+        """
+        started = time.perf_counter()
+        model, trainer = self._model(key, state), self._trainers.checked(attempt.execution)
+        own = self._borrowed.stack(own) if isinstance(own, Lent) else own
+        layout = Layout.of_models(model.state, self._roles)
+        became = self._borrowed.stack(into) if into else Stack.empty(layout, len(clients))
+        columns, first = became.columns, {} if own is None else own.columns
+        sizes = {name: np.zeros(len(clients)) for name in averaged(self._roles)}
+        references = {name: in_a_row(np.asarray(model.state[name])) for name in sizes}
+        losses = np.zeros(len(clients))
+        samples, arithmetic_s = 0, 0.0
+        ascending = np.argsort(clients)
+        for chunk in self._chunks(clients, attempt.execution.chunk_size):
+            places = ascending[np.searchsorted(clients, chunk.clients, sorter=ascending)]
+            start = Start(model.tensors, own_rows(first, as_slice(places), self._device))
+            for trained in trainer.train(chunk, attempt.round_number, start, {}):
+                here = as_slice(places[trained.where])
+                arithmetic_s += trained.seconds
+                losses[here] = trained.losses
+                for name, column in columns.items():
+                    if name in trained.tensors:
+                        rows = trained.tensors[name].detach().cpu().numpy()
+                    else:
+                        rows = first[name][here] if first else np.asarray(model.state[name])[None]
+                    column[here] = rows
+                    if name in sizes:
+                        flat = rows.reshape(len(rows), -1).astype(
+                            references[name].dtype, copy=False
+                        )
+                        sizes[name][here] = largest(flat, references[name])
+            samples += int(chunk.sizes.sum())
+        return NodesTrained(
+            states=None if into else became,
+            sizes=sizes,
+            losses=losses,
+            samples=samples,
+            seconds=time.perf_counter() - started,
+            training_seconds=arithmetic_s,
         )
 
     def _starts(
@@ -387,6 +446,15 @@ class FederatedNode:
             return self._resident.evaluate(x, y, self._settings.evaluation_batch)
         except Exception as error:
             raise client_failed(name, doing, error) from error
+
+
+def own_rows(
+    models: Mapping[str, Array], places: slice | Indices, device: torch.device
+) -> dict[str, Tensor]:
+    """Tensors of some clients' models, which nobody may write into."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return {name: torch.from_numpy(rows[places]).to(device) for name, rows in models.items()}
 
 
 _NOBODY: Indices = np.empty(0, dtype=np.int64)

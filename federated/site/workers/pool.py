@@ -20,6 +20,7 @@ from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
+from ..states.shared_memory import sharers
 from .lru import LRU
 
 TICK_S = 1.0
@@ -39,7 +40,7 @@ class SharedModel:
     """The state, or the fabric's handle of it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class WorkerCall:
     """One call for a worker."""
 
@@ -60,6 +61,8 @@ class _Seat:
     worker: Worker | None = None
     generation: int = 0
     up: bool = False
+    sharers: str = ""
+    """Who can share memory with the worker (`states.shared_memory.sharers`)."""
     models: LRU[None] = field(default_factory=LRU)
     """Keys of the worker's models, updated as the worker does."""
     busy_since: float = 0.0
@@ -128,6 +131,12 @@ class WorkerPool:
     def up(self) -> int:
         """How many workers have answered."""
         return sum(seat.up for seat in self._seats)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all workers run where they can share this process's memory."""
+        here = sharers()
+        return bool(here) and all(seat.sharers == here for seat in self._seats)
 
     def usable(self) -> tuple[int, ...]:
         """Workers that are up or will be again; the others died too often."""
@@ -263,12 +272,13 @@ class WorkerPool:
         if error is not None:
             reason = error.reason if isinstance(error, WorkerLost) else str(error)
             return self._lost(number, generation, reason)
-        told: Facts = done.result()
+        told: dict[str, Any] = {**done.result()}
+        with_whom = told.pop("sharers", "")
         if problem := self._unlike(told):
             if not self._all_up.done():
                 raise WorkerNotMade(number, problem)
             return self._lost(number, generation, problem)
-        seat.up = True
+        seat.up, seat.sharers = True, with_whom
         self._on_event("worker_ready", {"worker": number, **told})
         if all(other.up for other in self._seats) and not self._all_up.done():
             self._like = self._like or told

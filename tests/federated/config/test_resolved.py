@@ -37,6 +37,9 @@ CARRIED = ("participation.deadline_s=9", "participation.late_updates=carry")
 
 GROUPS = ("federation.topology=hierarchical", "hierarchy={groups: {by: label}}")
 
+NEIGHBORS = ("federation.topology=k_connected", "federation.aggregation_strategy=dpsgd")
+GRAPH = (*NEIGHBORS, "graph={degree: 4}")
+
 CHANGES: dict[str, tuple[str, ...]] = {
     "run.random_seed": ("run.random_seed=1",),
     "federation.number_of_clients": ("federation.number_of_clients=51",),
@@ -57,6 +60,30 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "hierarchy.rounds_per_group": GROUPS,
     "hierarchy.clients_per_round": (*GROUPS, "hierarchy.clients_per_round=2"),
     "hierarchy.client_sampling_rate": (*GROUPS, "hierarchy.client_sampling_rate=0.5"),
+    "graph": GRAPH,
+    "graph.degree": GRAPH,
+    "graph.probability": (
+        "federation.topology=erdos_renyi",
+        "federation.aggregation_strategy=dpsgd",
+        "graph={probability: 0.2}",
+    ),
+    "graph.rows": (
+        "federation.topology=torus",
+        "federation.aggregation_strategy=dpsgd",
+        "graph={rows: 5}",
+    ),
+    "graph.branching": (
+        "federation.topology=tree",
+        "federation.aggregation_strategy=dpsgd",
+        "graph={branching: 3}",
+    ),
+    "graph.file": (
+        "federation.topology=custom",
+        "federation.aggregation_strategy=dpsgd",
+        "graph={file: a.edges}",
+    ),
+    "graph.weights": (*NEIGHBORS, "graph={degree: 4, weights: lazy}"),
+    "graph.mixing_steps": (*NEIGHBORS, "graph={degree: 4, mixing_steps: 2}"),
     "federation.server_learning_rate": ("federation.server_learning_rate=0.5",),
     "federation.assignment": ("federation.assignment=round_robin",),
     "model.model_type": ("model.model_type=cnn",),

@@ -8,7 +8,9 @@ import pytest
 
 from config_files import GOOD, changed, check_one_problem, problems
 
-SECTIONS = "one of: run, federation, hierarchy, model, data, training, evaluation, resources, "
+SECTIONS = (
+    "one of: run, federation, hierarchy, graph, model, data, training, evaluation, resources, "
+)
 
 ONE_PROBLEM = [
     pytest.param(

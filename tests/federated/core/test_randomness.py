@@ -106,6 +106,7 @@ def test_purposes_keep_their_numbers() -> None:
         "EVALUATION": 8,
         "SYNTHETIC": 9,
         "GROUP_COHORT": 10,
+        "TOPOLOGY": 11,
     }
 
 

@@ -19,7 +19,7 @@ from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.prepare.costs import machine_memory
-from fedpilot.federated.site.rounds import SiteRound
+from fedpilot.federated.site.rounds.star_round import SiteRound
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
 TRIM = 0.2
@@ -188,7 +188,7 @@ def test_a_worker_that_dies_with_what_it_collected_changes_nothing(
     references: Mapping[str, RunResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.site.rounds.pieces", alone)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.star_round.pieces", alone)
     seen: list[Event] = []
     federation = lab.federation(strategy, seen.append, resources__workers=workers)
     lab.cluster.faults.kill_at(*at)
@@ -218,7 +218,7 @@ def test_a_round_that_was_interrupted_goes_on_from_its_journal(
     make = SiteRound._piece
     handing_up = partialmethod(lambda self, clients, hand_up: make(self, clients, hand_up=True))
     monkeypatch.setattr(SiteRound, "_piece", handing_up)
-    monkeypatch.setattr("fedpilot.federated.site.rounds.pieces", alone)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.star_round.pieces", alone)
     monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
     keys = {"resources__workers": 1, "resources__worker_restarts": 0}
     federation = lab.federation(strategy, **keys)

@@ -52,6 +52,18 @@ class WithScalar(nn.Module):
         return self.linear(x) * self.temperature
 
 
+class Half(nn.Module):
+    """Has a parameter of half precision."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.linear = nn.Linear(input_shape[0], num_classes)
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float16))
+
+    def forward(self, x):
+        return self.linear(x) * self.scale.float()
+
+
 class Mixing(nn.Module):
     """Its samples see each other."""
 
@@ -376,7 +388,7 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
     def alone(costs: Any, *_: Any) -> list[Any]:
         return list(np.argsort(-costs, kind="stable")[:, np.newaxis])
 
-    patch.setattr("fedpilot.federated.site.rounds.pieces", alone)
+    patch.setattr("fedpilot.federated.site.rounds.star_round.pieces", alone)
 
 
 def trains(federation: Federation, client_id: str) -> bool:

@@ -16,6 +16,7 @@ from fedpilot.federated.core.rounds.chunking import (
     SHORT_S,
     UNKNOWN_PIECES,
     pieces,
+    ranges,
 )
 from fedpilot.federated.core.rounds.journaling import worth_saving
 
@@ -35,6 +36,23 @@ def test_every_client_is_in_one_piece_and_no_piece_is_empty(
     assert sorted(int(i) for part in cut for i in part) == list(range(len(costs)))
     assert all(len(part) for part in cut)
     assert all(part.dtype == np.int64 for part in cut)
+
+
+@given(cohorts, st.integers(1, 50), paces)
+def test_ranges_hold_every_client_once_in_order(
+    costs: list[int], workers: int, pace: float | None
+) -> None:
+    cut = ranges(int64s(costs), workers, pace)
+    assert [at for part in cut for at in range(part.start, part.stop)] == list(range(len(costs)))
+    assert all(part.start < part.stop for part in cut)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=200), st.integers(1, 50))
+def test_ranges_of_a_short_round_cost_alike(costs: list[int], workers: int) -> None:
+    cut = ranges(int64s(costs), workers, 0.99 * SHORT_S * workers / sum(costs))
+    parts = min(workers, len(costs))
+    assert len(cut) <= parts
+    assert max(sum(costs[part]) for part in cut) <= sum(costs) / parts + max(costs)
 
 
 @given(cohorts, st.integers(1, 50), paces)

@@ -31,7 +31,7 @@ from fedpilot.federated.core.rounds.participation import (
     step,
 )
 from fedpilot.federated.federation.verify import Replay
-from fedpilot.federated.site.rounds import SiteRound
+from fedpilot.federated.site.rounds.star_round import SiteRound
 from records import Archive
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_more_are_asked_than_are_needed_and_enough_end_the_round(
     archive: Archive, user_code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_by_one(monkeypatch)
-    monkeypatch.setattr("fedpilot.federated.site.rounds.PROGRESS_S", 0.0)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.surroundings.PROGRESS_S", 0.0)
     code = open_gate(user_code)
     log = Log()
     trained = 0

@@ -22,6 +22,7 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
+from fedpilot.federated.site.states.shared_memory import sharers
 from fedpilot.federated.site.workers import pool as pool_module
 from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 
@@ -39,7 +40,7 @@ class Node:
             raise RuntimeError(fault)
 
     def hello(self) -> dict[str, Any]:
-        return {"pid": 1}
+        return {"pid": 1, "sharers": sharers()}
 
     def double(self, value: int) -> int:
         return 2 * value
@@ -79,11 +80,16 @@ class Setting:
         )
 
     def pool(
-        self, workers: int = 2, *args: Any, restarts: int = 3, timeout_s: float = 1e9
+        self,
+        workers: int = 2,
+        *args: Any,
+        of: type[Node] = Node,
+        restarts: int = 3,
+        timeout_s: float = 1e9,
     ) -> WorkerPool:
         pool = WorkerPool(
             self.gang(workers),
-            Node,
+            of,
             args,
             restarts=restarts,
             timeout_s=timeout_s,
@@ -408,3 +414,29 @@ def test_a_pool_that_broke_fails_all_its_work_and_takes_no_more(setting: Setting
     pool.submit([late])
     with pytest.raises((RuntimeError, FederatedError)):
         late.answer.result(1)
+
+
+class Elsewhere(Node):
+    """A worker on another machine, which is up once the gate is open."""
+
+    def hello(self) -> dict[str, Any]:
+        self.wait()
+        return {**super().hello(), "sharers": "elsewhere"}
+
+
+@pytest.mark.parametrize(("of", "shared"), [(Node, True), (Elsewhere, False)])
+def test_memory_is_shared_with_workers_on_this_machine_alone(
+    of: type[Node], shared: bool, setting: Setting
+) -> None:
+    """A worker that is not up for now comes back where it was."""
+    gate = threading.Event()
+    gate.set()
+    pool = setting.pool(1, gate, of=of)
+    pool.wait_up(SOON_S)
+    assert pool.shares_memory is shared
+    gate.clear()
+    setting.kill(0, 0)
+    pool.submit([piece("double", 1)])
+    setting.next_event("worker_lost")
+    assert pool.shares_memory is shared
+    gate.set()

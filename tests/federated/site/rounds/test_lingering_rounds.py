@@ -14,7 +14,9 @@ from fedpilot.federated.core.sums.partial import Partial
 from fedpilot.federated.engine.journal import Journal, RoundKey
 from fedpilot.federated.site.cohorts import Cohort
 from fedpilot.federated.site.node_placement import NodePlacement
-from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound, Surroundings
+from fedpilot.federated.site.rounds.round_queue import RoundQueue
+from fedpilot.federated.site.rounds.star_round import SiteRound
+from fedpilot.federated.site.rounds.surroundings import Pace, Surroundings
 from fedpilot.federated.site.workers.attempt import Attempt, PieceResult
 from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 
@@ -74,12 +76,13 @@ class Site:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "fedpilot.federated.site.rounds.pieces",
+            "fedpilot.federated.site.rounds.star_round.pieces",
             lambda costs, *_: list(np.arange(len(costs))[:, np.newaxis]),
         )
         self.workers = Workers()
         self.queue = RoundQueue()
         self.surroundings = Surroundings(
+            put=lambda value: value,
             pool=cast("WorkerPool", self.workers),
             placement=NodePlacement(lambda: 0.0),
             journal=Journal(None, "west"),

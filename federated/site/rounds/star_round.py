@@ -8,58 +8,27 @@ has; where late answers count, the next round may begin before that.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpilot.mediator import Notify, Payload
+from fedpilot.mediator import Payload
 
-from ..core.lifecycle import Visit
-from ..core.population.sampling import Indices
-from ..core.population.shares import packed
-from ..core.rounds.chunking import pieces
-from ..core.rounds.site_events import MOST_TEXTS
-from ..core.sums.partial import Partial
-from ..engine.journal import Journal, RoundKey
-from ..errors import FederatedError, WorkersExhausted
-from .cohorts import Cohort
-from .node_placement import NodePlacement
-from .orders import Answer, or_fail
-from .states.client_states import ClientStates
-from .workers.attempt import Attempt, PieceResult
-from .workers.pool import SharedModel, WorkerCall, WorkerPool
-
-PROGRESS_S = 0.5
-"""Interval of progress reports, in rounds that last longer."""
-
-
-class Pace:
-    """The cost of a sample in the last round."""
-
-    def __init__(self) -> None:
-        self.seconds_per_sample: float | None = None
-        """Of one worker; None before any measurement."""
-
-    def measured(self, samples: int, seconds: float) -> None:
-        """Record a round's time."""
-        if samples:
-            self.seconds_per_sample = seconds / samples
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all rounds of a site share."""
-
-    pool: WorkerPool
-    placement: NodePlacement
-    journal: Journal
-    pace: Pace
-    notify: Notify
-    states: ClientStates | None
+from ...core.lifecycle import Visit
+from ...core.population.sampling import Indices
+from ...core.population.shares import packed
+from ...core.rounds.chunking import pieces
+from ...core.rounds.site_events import MOST_TEXTS
+from ...core.sums.partial import Partial
+from ...engine.journal import RoundKey
+from ...errors import FederatedError, WorkersExhausted
+from ..cohorts import Cohort
+from ..orders import Answer, or_fail
+from ..workers.attempt import Attempt, PieceResult
+from ..workers.pool import SharedModel, WorkerCall
+from .surroundings import Progress, Surroundings
 
 
 class SiteRound:
@@ -93,7 +62,8 @@ class SiteRound:
         self._least = least
         self._partial = partial
         self._site = site
-        self._clock = clock
+        everybody = len(cohort.nodes(cohort.clients))
+        self._progress = Progress(site.notify, key, everybody, clock)
         self._name = f"round {key.round_number}"
         self._pieces: list[WorkerCall] = []
         self._visits: list[Visit] = []
@@ -102,8 +72,6 @@ class SiteRound:
         """Workers that have trained since they last handed up their sum."""
         self._open = 0
         self._asked = 0
-        self._trained = 0
-        self._told_at = 0.0
         self._unsaved_s = 0.0
         self._busy_s = 0.0
         self._arithmetic_s = 0.0
@@ -117,13 +85,12 @@ class SiteRound:
     def begin(self, model: SharedModel) -> None:
         """Take over a predecessor's saved work, and send out the rest."""
         self._model = model
-        self._told_at = self._clock()
         saved = self._site.journal.recover(self.key)
         if saved is not None:
             partial, covered = saved
             self._partial.merge(partial)
             self._covered.append(covered)
-            self._trained = len(self.cohort.nodes(covered))
+            self._progress.recovered(len(self.cohort.nodes(covered)))
         self._send_what_is_missing()
         self._begun = True
 
@@ -226,13 +193,12 @@ class SiteRound:
         self._busy_s += result.seconds
         self._arithmetic_s += result.training_seconds
         self._samples += result.samples
-        self._trained += result.clients
         self._digests.update(result.digests)
         self._tell_printed(result.printed)
         self._unsaved_s += result.seconds
         self._open -= 1
         self._take(result)
-        self._tell()
+        self._progress.trained(result.clients, more=self._open > 0)
         if self._open == 0 or self._site.journal.worth(self._unsaved_s, self._partial):
             self._collect()
 
@@ -278,15 +244,6 @@ class SiteRound:
             self._partial.merge(result.partial)
             self._covered.append(result.covered)
 
-    def _tell(self) -> None:
-        now = self._clock()
-        if self._open and now - self._told_at >= PROGRESS_S:
-            self._told_at = now
-            of = len(self.cohort.nodes(self.cohort.clients))
-            counts = {"round": self.key.round_number, "done": min(self._trained, of), "of": of}
-            told = {**counts, "part": self.key.part}
-            self._site.notify(Payload(kind="clients_done", header=told))
-
     def _tell_printed(self, printed: Mapping[str, str]) -> None:
         """Report clients' output, in events of limited size."""
         clients = list(printed)
@@ -318,65 +275,6 @@ class SiteRound:
         if self._tells_covered:
             told["covered"] = packed(self.cohort.places_of(covered), self.cohort.whole)
         self.answer.set_result(Payload(kind="partial", header=told, tensors=tensors))
-
-
-class RoundQueue:
-    """The orders of one attempt at a round, one after another.
-
-    A worker has one sum at a time. There are several orders when this site also trains clients of a
-    lost one. An order of another attempt, or about clients of an earlier order, supersedes earlier
-    ones, unless those are closed and may be late.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._current: SiteRound | None = None
-        self._lingering: list[SiteRound] = []
-        """Closed and not yet done."""
-        self._waiting: list[tuple[SiteRound, SharedModel]] = []
-
-    def add(self, new: SiteRound, model: SharedModel) -> None:
-        """Begin an order as soon as those before it are done."""
-        with self._lock:
-            stale = [each for each in self._open() if _supersedes(new, each)]
-            self._waiting = [(each, its) for each, its in self._waiting if each not in stale]
-            self._waiting.append((new, model))
-        for each in stale:
-            each.abandon()
-        new.on_lingering = self._go_on
-        self._go_on()
-
-    def find(self, key: RoundKey) -> SiteRound | None:
-        """The order with that key, unless it is done."""
-        with self._lock:
-            return next((each for each in self._open() if each.key == key), None)
-
-    def _open(self) -> list[SiteRound]:
-        current = [] if self._current is None else [self._current]
-        return [*self._lingering, *current, *(each for each, _ in self._waiting)]
-
-    def _go_on(self) -> None:
-        with self._lock:
-            self._lingering = [each for each in self._lingering if not each.answer.done()]
-            if self._current is not None and not self._current.answer.done():
-                if not (self._current.lingers and self._waiting):
-                    return
-                self._lingering.append(self._current)
-            self._current = None
-            if not self._waiting:
-                return
-            begun, model = self._waiting.pop(0)
-            self._current = begun
-        or_fail(begun.answer, lambda: begun.begin(model))
-        begun.answer.add_done_callback(lambda _: self._go_on())
-
-
-def _supersedes(new: SiteRound, old: SiteRound) -> bool:
-    if old.may_be_late and new.key.round_number - old.key.round_number <= old.late_for:
-        return False
-    if replace(new.key, part="") != replace(old.key, part=""):
-        return True
-    return bool(np.isin(new.cohort.clients, old.cohort.clients, assume_unique=True).any())
 
 
 _NOBODY: Indices = np.empty(0, dtype=np.int64)

@@ -24,7 +24,7 @@ from fedpilot.federated import RunResult, WorkersExhausted
 from fedpilot.federated.engine.journal import Journal
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.engine.trainers.sequential import SequentialTrainer
-from fedpilot.federated.site.rounds import SiteRound
+from fedpilot.federated.site.rounds.star_round import SiteRound
 from fedpilot.federated.site.workers.node import FederatedNode
 
 
@@ -80,7 +80,7 @@ def test_a_round_in_flight_is_not_trained_again(
     assert number == 2
     assert 0 < len(done) < COHORT
     trained = Trained(monkeypatch)
-    monkeypatch.setattr("fedpilot.federated.site.rounds.PROGRESS_S", 0.0)
+    monkeypatch.setattr("fedpilot.federated.site.rounds.surroundings.PROGRESS_S", 0.0)
     log = Log()
     result = lab.federation(log, **keys).resume("r")
     again = [client for number, client in trained if number == 2]

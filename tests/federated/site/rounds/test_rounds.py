@@ -12,7 +12,9 @@ import pytest
 from federations import Lab
 from fedpilot.federated.engine.journal import RoundKey
 from fedpilot.federated.site.cohorts import Cohort
-from fedpilot.federated.site.rounds import Pace, RoundQueue, SiteRound
+from fedpilot.federated.site.rounds.round_queue import RoundQueue
+from fedpilot.federated.site.rounds.star_round import SiteRound
+from fedpilot.federated.site.rounds.surroundings import Pace
 from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
 from fedpilot.mediator import Payload
 
@@ -120,7 +122,7 @@ def test_a_worker_hands_its_sum_up_with_its_only_piece(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, parts: int, at_once: bool
 ) -> None:
     monkeypatch.setattr(
-        "fedpilot.federated.site.rounds.pieces",
+        "fedpilot.federated.site.rounds.star_round.pieces",
         lambda costs, workers, pace: np.array_split(np.arange(len(costs)), parts),
     )
     sent: list[WorkerCall] = []

@@ -1,0 +1,159 @@
+"""Mixing: the weights by which nodes mix their neighbors' states into their own.
+
+Weights are whole numbers over 2**16. So a mixed state is a sum of integers, which has the same bits
+in any order and grouping, and is divided once. A node's own weight takes what its neighbors leave
+of 2**16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .edges import Edges, Nodes
+
+UNIT = 1 << 16
+"""What the weights of a node sum to."""
+EDGE = "the weight of the edge from {} to {}"
+
+
+class NotMixable(Exception):
+    """Weights that an algorithm cannot use; users see the reason, with their names for nodes."""
+
+    def __init__(self, reason: str, *nodes: int) -> None:
+        """`reason` has a `{}` for each of the nodes."""
+        super().__init__(reason, *nodes)
+        self.reason, self.nodes = reason, nodes
+
+    def told(self, name: Callable[[int], str]) -> str:
+        """The reason in words, with a name for each node."""
+        return self.reason.format(*map(name, self.nodes))
+
+    def __str__(self) -> str:
+        return self.told(lambda node: f"node {node}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixing:
+    """A sparse matrix of weights: row i holds what node i takes of each state."""
+
+    starts: Nodes
+    """(nodes + 1,): where each node's entries begin."""
+    sources: Nodes
+    """(m + nodes,): by receiver, its neighbors and itself."""
+    weights: Nodes
+    """(m + nodes,), in units of 2**-16; none is negative."""
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self.starts) - 1
+
+    def reordered(self, order: Nodes) -> Mixing:
+        """The same with the nodes in another order: `order` has the number of each place's node."""
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        counts = np.diff(self.starts)[order]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        entries = np.arange(starts[-1]) + np.repeat(self.starts[order] - starts[:-1], counts)
+        return Mixing(starts, place[self.sources[entries]], self.weights[entries])
+
+    def without(self, absent: Nodes) -> Mixing:
+        """The mixing of a round in which these nodes neither give nor take.
+
+        Whoever would take of an absent node keeps so much more of its own; an absent node keeps all
+        of its own.
+        """
+        receivers = np.repeat(np.arange(self.nodes), np.diff(self.starts))
+        gone = np.zeros(self.nodes, dtype=bool)
+        gone[absent] = True
+        own = receivers == self.sources
+        dropped = (gone[receivers] | gone[self.sources]) & ~own
+        weights = np.where(dropped, 0, self.weights)
+        kept: Nodes = np.zeros(self.nodes, dtype=np.int64)
+        np.add.at(kept, receivers[dropped], self.weights[dropped])
+        weights[own] += kept
+        return Mixing(self.starts, self.sources, weights)
+
+
+def metropolis(edges: Edges, *, lazy: bool = False) -> Mixing:
+    """Metropolis-Hastings weights of a symmetric graph: 1 / (1 + the larger degree of two ends).
+
+    `lazy` halves them; a node then keeps at least half of its own state. Rows and columns sum to
+    2**16 exactly (Xiao, Boyd and Lall 2005; Lian et al. 2017).
+
+    Raises NotMixable for a directed graph, or where an edge's weight rounds to 0.
+    """
+    _refuse_directed(edges)
+    degrees = edges.received
+    larger = np.maximum(degrees[edges.receivers], degrees[edges.sources])
+    # Rounded down, so that no node's neighbors take more than there is.
+    return _mixing(edges, UNIT // ((2 if lazy else 1) * (1 + larger)))
+
+
+def of_the_graph(edges: Edges, fractions: npt.NDArray[np.float64]) -> Mixing:
+    """The graph's own weights (m,), fractions of 1, rounded; a node's own is what they leave of 1.
+
+    Raises NotMixable for a directed graph, where a weight is above 1 or rounds to 0, where those of
+    a node's neighbors sum to more than 1, or where what all take of a node does not sum to 1: such
+    weights would move the mean.
+    """
+    _refuse_directed(edges)
+    units = np.rint(np.minimum(fractions, 2.0) * UNIT).astype(np.int64)
+    above = np.flatnonzero(units > UNIT)
+    if len(above):
+        found = f"is {fractions[above[0]]:g}, and at most 1 is allowed"
+        raise NotMixable(f"{EDGE} {found}", *_ends(edges, above[0]))
+    mixing = _mixing(edges, units)
+    given: Nodes = np.zeros(edges.nodes, dtype=np.int64)
+    np.add.at(given, mixing.sources, mixing.weights)
+    uneven = np.flatnonzero(given != UNIT)
+    if len(uneven):
+        raise NotMixable(
+            f"all clients together take {given[uneven[0]] / UNIT:.4g} of {{}}, and 1 is needed: "
+            "the weights are not doubly stochastic",
+            int(uneven[0]),
+        )
+    return mixing
+
+
+def consensus_distance(squares: float, nodes: int, moved: float) -> float:
+    """How far the nodes' states are from their mean: the root of the mean squared distance.
+
+    `squares` is the sum of the squared distances to a point, and `moved` the squared distance of
+    the mean to that point (Kong et al. 2021, "Consensus control for decentralized deep learning").
+    """
+    return math.sqrt(max(0.0, squares / nodes - moved))
+
+
+def _refuse_directed(edges: Edges) -> None:
+    if not edges.is_symmetric:
+        raise NotMixable("the graph is directed, and these weights need edges in both directions")
+
+
+def _mixing(edges: Edges, weights: Nodes) -> Mixing:
+    """Add each node's own weight: what its neighbors leave of 2**16."""
+    nothing = np.flatnonzero(weights == 0)
+    if len(nothing):
+        raise NotMixable(f"{EDGE} is below 1 / {UNIT}", *_ends(edges, nothing[0]))
+    given: Nodes = np.zeros(edges.nodes, dtype=np.int64)
+    np.add.at(given, edges.receivers, weights)
+    over = np.flatnonzero(given > UNIT)
+    if len(over):
+        found = f"sum to {given[over[0]] / UNIT:.4g}, and at most 1 is allowed"
+        raise NotMixable(f"the weights of the neighbors of {{}} {found}", int(over[0]))
+    itself = np.arange(edges.nodes)
+    receivers = np.concatenate([edges.receivers, itself])
+    sources = np.concatenate([edges.sources, itself])
+    order = np.lexsort((sources, receivers))
+    starts = np.searchsorted(receivers[order], np.arange(edges.nodes + 1))
+    every = np.concatenate([weights, UNIT - given])
+    return Mixing(starts.astype(np.int64), sources[order], every[order].astype(np.int64))
+
+
+def _ends(edges: Edges, at: int) -> tuple[int, int]:
+    return int(edges.sources[at]), int(edges.receivers[at])

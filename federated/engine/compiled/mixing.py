@@ -1,0 +1,171 @@
+"""Mixes the states of neighbors by exact sums: one pass through the memory for each edge.
+
+What a state has moved from a reference that all know is rounded once onto the grid of its tensor
+(`core.sums.partial.grid`), weighted by whole numbers over 2**16 (`core.topology.mixing`) and
+summed; the sum is divided once, and added to the reference. So a mixture has the same bits in any
+order and grouping of its terms, and a number that did not move anywhere stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.execution.kernel import as_written
+from ...core.state import Array, State
+from ...core.sums.partial import RANGE_BITS
+from ...core.topology.mixing import UNIT, Mixing
+from .sums import BITS
+
+BLOCK = 1024
+"""Numbers of each state that are mixed at a time: so many of all states fit a core's cache."""
+EXACT_BITS = 53
+"""Integers below 2**53 are exact in float64."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def largest(rows: Array, reference: Array) -> Floats:
+    """(k,): the largest size of a move from `reference` (n,) in each row (k, n), of its type.
+
+    Not finite where a row is not.
+    """
+    found = np.zeros(len(rows), BITS[rows.itemsize].dtype)
+    _largest(rows, reference, BITS[rows.itemsize], found)
+    return found.view(rows.dtype).astype(np.float64)
+
+
+def squared_distances(rows: Array, reference: Array, columns: slice = slice(None)) -> Floats:
+    """(k,): the squared Euclidean distance of each row (k, n) to a reference (n,), in float64.
+
+    It is summed in an order that depends on n alone.
+    """
+    squares: Floats = np.zeros(len(rows))
+    begin, _, _ = columns.indices(rows.shape[1])
+    _squares(rows, begin, reference, squares)
+    return squares
+
+
+def squared_distance(one: State, other: State, names: Iterable[str]) -> float:
+    """The squared Euclidean distance of two models, over the tensors of these names."""
+    return math.fsum(
+        float(squared_distances(in_a_row(one[name])[None], in_a_row(other[name]))[0])
+        for name in names
+    )
+
+
+def in_a_row(array: Array) -> Array:
+    """A copy of an array's numbers, (n,), of float32 at least."""
+    return np.array(array, dtype=np.promote_types(array.dtype, np.float32)).reshape(-1)
+
+
+def bound(sizes: Floats, mixing: Mixing, exponent: int) -> int:
+    """Upper limit of every mixture's sum, in units of 2**-(exponent + 16).
+
+    `sizes` (nodes,) are the states' largest moves, all finite.
+    """
+    with np.errstate(over="ignore"):
+        units = np.rint(np.ldexp(sizes.max(initial=0.0), exponent))
+    if not np.isfinite(units):
+        return 1 << RANGE_BITS
+    heaviest = int(np.add.reduceat(mixing.weights, mixing.starts[:-1]).max(initial=UNIT))
+    return int(units) * heaviest
+
+
+def mix(
+    rows: Array,
+    reference: Array,
+    mixing: Mixing,
+    exponent: int,
+    most: int,
+    into: Array,
+    nodes: slice = slice(None),
+    columns: slice = slice(None),
+) -> None:
+    """Write the mixture of rows (nodes, n) of each of some nodes into its row of `into`.
+
+    `reference` has as many numbers as there are columns. `most` is the `bound` of these columns,
+    and is below 2**62. Threads may mix different nodes at a time. The vector unit reads `rows` and
+    `into` only if they are contiguous as a whole.
+    """
+    if most >= 1 << RANGE_BITS:
+        raise OverflowError(f"sums up to 2**{most.bit_length()} leave int64")
+    scale, unit = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent) / UNIT
+    kernel = _mix if most < 1 << EXACT_BITS else _mix_wide
+    first, last, _ = nodes.indices(mixing.nodes)
+    starts = mixing.starts[first : last + 1]
+    begin, end, _ = columns.indices(rows.shape[1])
+    weights = (starts, mixing.sources, mixing.weights)
+    kernel(rows, begin, end, *weights, reference, scale, unit, into[first:last])
+
+
+@as_written
+def _largest(rows, reference, bits, found):  # type: ignore[no-untyped-def]
+    # Sizes of floats are in the order of their bits, with infinity and NaN last.
+    moves = np.empty(BLOCK, rows.dtype)
+    sizes, every = moves.view(bits.dtype), bits[0]
+    for node in range(len(rows)):
+        for begin in range(0, len(reference), BLOCK):
+            here = reference[begin : begin + BLOCK]
+            row, top = rows[node, begin : begin + len(here)], found[node]
+            for i in range(len(here)):
+                moves[i] = row[i] - here[i]
+            for i in range(len(here)):
+                top = max(top, sizes[i] & every)
+            found[node] = top
+
+
+@as_written
+def _squares(rows, first, reference, into):  # type: ignore[no-untyped-def]
+    squares = np.empty(BLOCK, np.float64)
+    for client in range(len(rows)):
+        squares[:] = 0.0
+        for begin in range(0, len(reference), BLOCK):
+            here = reference[begin : begin + BLOCK]
+            row = rows[client, first + begin : first + begin + len(here)]
+            for i in range(len(here)):
+                far = np.float64(row[i]) - np.float64(here[i])
+                squares[i] += far * far
+        half = BLOCK // 2
+        while half:
+            for i in range(half):
+                squares[i] += squares[half + i]
+            half //= 2
+        into[client] = squares[0]
+
+
+@as_written
+def _mix(rows, first, last, starts, sources, weights, reference, scale, unit, into):  # type: ignore[no-untyped-def]
+    total = np.empty(BLOCK, np.float64)
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        here = reference[begin - first : end - first]
+        for node in range(len(starts) - 1):
+            total[:] = 0.0
+            for at in range(starts[node], starts[node + 1]):
+                row, weight = rows[sources[at], begin:end], np.float64(weights[at])
+                for i in range(len(row)):
+                    total[i] += weight * np.rint(np.float64(row[i] - here[i]) * scale)
+            mixed = into[node, begin:end]
+            for i in range(len(mixed)):
+                mixed[i] = np.float64(here[i]) + total[i] * unit
+
+
+@as_written
+def _mix_wide(rows, first, last, starts, sources, weights, reference, scale, unit, into):  # type: ignore[no-untyped-def]
+    total = np.empty(BLOCK, np.int64)
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        here = reference[begin - first : end - first]
+        for node in range(len(starts) - 1):
+            total[:] = 0
+            for at in range(starts[node], starts[node + 1]):
+                row, weight = rows[sources[at], begin:end], weights[at]
+                for i in range(len(row)):
+                    total[i] += weight * np.int64(np.rint(np.float64(row[i] - here[i]) * scale))
+            mixed = into[node, begin:end]
+            for i in range(len(mixed)):
+                mixed[i] = np.float64(here[i]) + np.float64(total[i]) * unit

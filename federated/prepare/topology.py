@@ -1,0 +1,115 @@
+"""The topology of a run: the graph that its config names, over its clients, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config.schema import Graph, RunConfig
+from ..core.population.partitions.partition import Partition
+from ..core.topology.graph_files import NotAGraph, read_graph
+from ..core.topology.mixing import Mixing, NotMixable, metropolis, of_the_graph
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..core.topology.graphs import Topology
+
+DRAWN = frozenset({"random_regular", "erdos_renyi", "small_world"})
+"""Graphs that are drawn at random, once for all rounds; another networkx may draw another one."""
+MAY_BE_IN_PARTS = DRAWN | {"custom"}
+"""All others are connected by construction, or over the rounds."""
+
+
+def topology_of(config: RunConfig, partition: Partition) -> Topology | None:
+    """The graphs of a run's rounds; None if clients share one model.
+
+    Raises ConfigError where there is no such graph with these clients.
+    """
+    if not config.federation.is_graph:
+        return None
+    # It imports networkx, which other runs need not wait for.
+    from ..core.topology.graphs import GraphOptions, NoSuchGraph, TopologyName, topology
+
+    name, clients = config.federation.topology, partition.number_of_clients
+    graph = config.graph or Graph()
+    if name == "custom":
+        return _from_file(graph.file or "", partition)
+    options = GraphOptions(
+        degree=graph.degree,
+        probability=graph.probability,
+        rows=graph.rows,
+        branching=graph.branching,
+    )
+    try:
+        return topology(TopologyName(name), clients, options, config.run.random_seed)
+    except NoSuchGraph as error:
+        key = f"graph.{error.option}" if error.option else "federation.topology"
+        raise ConfigError.about(key, f"`{name}`: {error.found}", error.allowed) from error
+
+
+def _from_file(file: str, partition: Partition) -> Topology:
+    from ..core.topology.graphs import Topology
+
+    names = [partition.client_id(place) for place in range(partition.number_of_clients)]
+    try:
+        found = read_graph(Path(file), names)
+    except NotAGraph as error:
+        raise ConfigError.about(
+            "graph.file",
+            found=f"`{file}`: {error}",
+            allowed="an adjacency matrix (`.csv`), GraphML (`.graphml`) or a list of edges, over "
+            "the clients' ids or numbers, below the folder in which the run starts",
+        ) from error
+    return Topology.static(found.edges, found.weights)
+
+
+def graph_digest(config: RunConfig, partition: Partition) -> str:
+    """The digest of a graph that the config does not determine alone; empty for any other."""
+    if config.federation.topology not in MAY_BE_IN_PARTS:
+        return ""
+    graphs = topology_of(config, partition)
+    if graphs is None:
+        return ""
+    edges = graphs.of_round(1).digest
+    if graphs.weights is None or (config.graph or Graph()).weights != "own":
+        return edges
+    return hashlib.sha256(edges.encode() + graphs.weights.astype("<f8").tobytes()).hexdigest()
+
+
+def mixing_of(config: RunConfig, graphs: Topology, round_number: int) -> Mixing:
+    """The weights of a round's graph; raises NotMixable."""
+    edges, weights = graphs.of_round(round_number), (config.graph or Graph()).weights
+    if weights == "own" and graphs.weights is not None:
+        return of_the_graph(edges, graphs.weights)
+    return metropolis(edges, lazy=weights == "lazy")
+
+
+def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> None:
+    """Raise ConfigError for a graph that is not connected, or whose weights cannot be used."""
+    name, graph = config.federation.topology, config.graph or Graph()
+    try:
+        mixing_of(config, graphs, 1)
+    except NotMixable as error:
+        key, allowed = "federation.topology", "fewer neighbors"
+        if graph.weights == "own":
+            key, allowed = "graph.weights", "weights of edges in both directions that sum to 1"
+        elif name == "custom":
+            key, allowed = "graph.file", "edges in both directions, and few enough for each client"
+        found = f"`{graph.file or name}`: {error.told(partition.client_id)}"
+        raise ConfigError.about(key, found, allowed) from error
+    if name not in MAY_BE_IN_PARTS:
+        return
+    from ..core.topology.connectivity import components, in_words
+
+    parts = components(graphs.of_round(1))
+    if len(parts) > 1:
+        named = in_words([[partition.client_id(node) for node in part] for part in parts])
+        key, allowed = "federation.topology", ": more edges, or another `run.random_seed`"
+        if name == "custom":
+            key, allowed = "graph.file", ""
+        raise ConfigError.about(
+            key,
+            found=f"`{graph.file or name}` in {len(parts)} parts that never meet: {named}",
+            allowed=f"a connected graph{allowed}",
+        )

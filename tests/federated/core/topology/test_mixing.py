@@ -1,0 +1,133 @@
+"""Weights are whole numbers that sum to 2**16 exactly, and mix as the papers say."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.federated.core.topology.edges import Edges
+from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
+from fedpilot.federated.core.topology.mixing import (
+    UNIT,
+    Mixing,
+    NotMixable,
+    metropolis,
+    of_the_graph,
+)
+from mixings import columns, dense, row
+
+
+@st.composite
+def undirected(draw: st.DrawFn) -> Edges:
+    nodes = draw(st.integers(1, 30))
+    node = st.integers(0, nodes - 1)
+    return Edges.undirected(nodes, draw(st.lists(st.tuples(node, node), max_size=80)))
+
+
+def rows(mixing: Mixing) -> list[int]:
+    return [sum(row(mixing, node).values()) for node in range(mixing.nodes)]
+
+
+@given(undirected(), st.booleans())
+def test_metropolis_weights_are_symmetric_and_sum_to_one_both_ways(
+    edges: Edges, lazy: bool
+) -> None:
+    mixing = metropolis(edges, lazy=lazy)
+    assert rows(mixing) == columns(mixing) == [UNIT] * edges.nodes
+    matrix = dense(mixing)
+    assert (matrix == matrix.T).all()
+    assert (matrix >= 0).all()
+    degrees = edges.received
+    for to, of in zip(edges.receivers.tolist(), edges.sources.tolist(), strict=True):
+        ideal = 1 / ((1 + max(degrees[to], degrees[of])) * (2 if lazy else 1))
+        assert ideal - 1 / UNIT < matrix[to, of] <= ideal
+    if lazy:
+        assert (matrix.diagonal() >= 0.5).all()
+
+
+@given(undirected())
+def test_a_row_has_a_nodes_neighbors_and_itself(edges: Edges) -> None:
+    mixing = metropolis(edges)
+    for node in range(edges.nodes):
+        neighbors = edges.sources[edges.receivers == node].tolist()
+        assert list(row(mixing, node)) == sorted({node, *neighbors})
+
+
+def test_a_node_with_very_many_neighbors_keeps_a_weight_that_is_not_negative() -> None:
+    edges = topology(TopologyName.COMPLETE, 1000, GraphOptions(), 0).of_round(1)
+    mixing = metropolis(edges)
+    assert columns(mixing) == [UNIT] * 1000
+    assert min(row(mixing, 0).values()) > 0
+
+
+def test_mixing_again_and_again_ends_at_the_mean() -> None:
+    edges = topology(TopologyName.RING, 9, GraphOptions(), 0).of_round(1)
+    matrix = dense(metropolis(edges))
+    state = np.arange(9.0)
+    for _ in range(300):
+        state = matrix @ state
+    assert state == pytest.approx(np.full(9, 4.0))
+
+
+def test_a_directed_graph_has_no_metropolis_weights() -> None:
+    with pytest.raises(NotMixable, match="the graph is directed"):
+        metropolis(Edges.of(3, receivers=[1], sources=[0]))
+
+
+def test_an_edge_without_weight_is_refused_by_its_ends() -> None:
+    hub = np.zeros(UNIT, dtype=np.int64)
+    star = Edges.undirected(UNIT + 1, np.stack([hub, np.arange(1, UNIT + 1)], axis=1))
+    with pytest.raises(NotMixable, match=r"from node 1 to node 0 is below 1 / 65536"):
+        metropolis(star)
+    with pytest.raises(NotMixable) as refused:
+        metropolis(star)
+    assert "from c1 to c0 is" in refused.value.told(lambda node: f"c{node}")
+
+
+@given(undirected(), st.randoms())
+def test_nodes_in_another_order_mix_as_before(edges: Edges, random: Random) -> None:
+    mixing, order = metropolis(edges), list(range(edges.nodes))
+    random.shuffle(order)
+    matrix, moved = dense(mixing), mixing.reordered(np.array(order, dtype=np.int64))
+    assert (dense(moved) == matrix[np.ix_(order, order)]).all()
+
+
+TRIANGLE = Edges.undirected(3, [(0, 1), (1, 2), (0, 2)])
+
+
+def test_a_graphs_own_weights_are_taken_as_they_are() -> None:
+    mixing = of_the_graph(TRIANGLE, np.array([0.5, 0.125, 0.5, 0.25, 0.125, 0.25]))
+    assert dense(mixing).tolist() == [
+        [0.375, 0.5, 0.125],
+        [0.5, 0.25, 0.25],
+        [0.125, 0.25, 0.625],
+    ]
+
+
+@given(undirected(), st.floats(0.001, 1.0), st.integers(0, 100))
+def test_own_weights_that_are_the_same_both_ways_conserve_the_sum(
+    edges: Edges, size: float, seed: int
+) -> None:
+    ends = np.sort(np.stack([edges.receivers, edges.sources]), axis=0)
+    each = np.random.default_rng(seed).random((edges.nodes, edges.nodes))
+    degree = max(1, int(edges.received.max(initial=1)))
+    weights = (0.01 + 0.98 * size * each[ends[0], ends[1]]) / degree
+    mixing = of_the_graph(edges, weights)
+    assert rows(mixing) == columns(mixing) == [UNIT] * edges.nodes
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([0.5, 0.1, 0.4, 0.1, 0.1, 0.1], "all clients together take 0.9 of node 0, and 1 is"),
+        ([0.6, 0.6, 0.6, 0.1, 0.6, 0.1], "weights of the neighbors of node 0 sum to 1.2"),
+        ([1.5, 0.1, 1.5, 0.1, 0.1, 0.1], "the edge from node 1 to node 0 is 1.5, and at most 1"),
+        ([0.5, 1e-9, 0.5, 0.1, 1e-9, 0.1], "the edge from node 2 to node 0 is below 1 / 65536"),
+    ],
+)
+def test_own_weights_that_would_move_the_mean_are_refused(weights: list[float], said: str) -> None:
+    with pytest.raises(NotMixable, match=said):
+        of_the_graph(TRIANGLE, np.array(weights))

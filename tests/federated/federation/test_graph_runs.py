@@ -1,0 +1,415 @@
+"""A federation on a graph: clients with models of their own, which mix with their neighbors'."""
+
+from __future__ import annotations
+
+import gc
+import json
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.nn.functional import cross_entropy
+
+from federations import CLIENTS, Lab, Log, computed, in_time, many_pieces, raising, timeless
+from fedpilot.federated import Federation
+from fedpilot.federated.core.state import Array, digest
+from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
+from fedpilot.federated.core.topology.mixing import metropolis
+from fedpilot.federated.errors import ConfigError, FederatedError, NoUsableUpdate, RunRefused
+from fedpilot.federated.federation.verify import Replay
+from fedpilot.federated.site.rounds.graph_round import GraphRound
+from fedpilot.federated.site.states.client_states import ClientStates
+from mixings import dense
+from records import Archive
+
+ROUNDS = 4
+
+
+def on_a_graph(name: str = "ring", **keys: Any) -> dict[str, Any]:
+    return {
+        "federation__clients_per_round": None,
+        "federation__rounds": ROUNDS,
+        "federation__topology": name,
+        "federation__aggregation_strategy": "dpsgd",
+        **keys,
+    }
+
+
+def nodes_of(run: Path, after: int = ROUNDS, clients: int = CLIENTS) -> dict[str, Array]:
+    """By name (clients, *shape): the models that a run's clients had after a round."""
+    (file,) = (run / "journal").glob("*.clients.sqlite")
+    with closing(ClientStates(file)) as states:
+        return states.load_stack(np.arange(clients), after + 1).columns
+
+
+def digests(nodes: dict[str, Array]) -> list[str]:
+    count = len(next(iter(nodes.values())))
+    return [digest({name: array[at] for name, array in nodes.items()}) for at in range(count)]
+
+
+# -- what is learned -----------------------------------------------------------------------------
+
+
+def dense_of(name: str, nodes: int, number: int, **options: Any) -> Array:
+    graphs = topology(TopologyName(name), nodes, GraphOptions(**options), 3)
+    return dense(metropolis(graphs.of_round(number)))
+
+
+@pytest.fixture
+def doubles(tmp_path: Path) -> dict[str, Any]:
+    """Unequal clients with samples of float64, and one full batch in each of two epochs."""
+    random, sizes = np.random.default_rng(5), (40, 7, 25, 1, 13, 30, 4)
+    ids = [f"c{client}" for client, size in enumerate(sizes) for _ in range(size)]
+    x, y = random.normal(size=(sum(sizes), 4)), random.integers(0, 3, sum(sizes))
+    np.savez(tmp_path / "doubles.npz", x=x, y=y, client_ids=np.array(ids))
+    return {
+        "federation__number_of_clients": None,
+        "data__dataset_type": "npz",
+        "data__options": {"path": str(tmp_path / "doubles.npz"), "dtype": "float64"},
+        "data__data_distribution_kind": "natural",
+        "data__dirichlet_beta": None,
+        "data__test_fraction": 0.0,
+        "evaluation__where": "sites",
+        "training__batch_size": 64,
+        "training__number_of_epochs": 2,
+        "training__learning_rate": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ring", {}), ("k_connected", {"degree": 4}), ("tree", {"branching": 3}), ("matching", {})],
+)
+def test_dpsgd_is_local_steps_and_then_the_neighbors_weighted_mean(
+    name: str, options: dict[str, Any], lab: Lab, doubles: dict[str, Any]
+) -> None:
+    graph = {f"graph__{key}": value for key, value in options.items()}
+    keys = on_a_graph(name, **doubles, **graph)
+    with lab.federation(**keys) as federation:
+        data = federation.loaded.inputs.data
+        first = federation.loaded.inputs.initial
+        result = federation.run(run_id="r")
+    count = data.partition.number_of_clients
+    w, b = (
+        torch.tensor(np.stack([first[key]] * count), requires_grad=True)
+        for key in ("0.weight", "0.bias")
+    )
+    for number in range(1, ROUNDS + 1):
+        for client in range(count):
+            rows = data.partition.indices(client)
+            x, y = torch.tensor(data.x[rows]), torch.tensor(data.y[rows])
+            for _ in range(2):
+                loss = cross_entropy(x @ w[client].T + b[client], y)
+                slopes = torch.autograd.grad(loss, (w, b))
+                with torch.no_grad():
+                    w -= 0.5 * slopes[0]
+                    b -= 0.5 * slopes[1]
+        mixing = torch.tensor(dense_of(name, count, number, **options))
+        with torch.no_grad():
+            w[...] = (mixing @ w.reshape(count, -1)).reshape(w.shape)
+            b[...] = mixing @ b
+    nodes = nodes_of(lab.runs / "r", clients=count)
+    assert np.abs(nodes["0.weight"] - w.detach().numpy()).max() < 1e-6
+    assert np.abs(nodes["0.bias"] - b.detach().numpy()).max() < 1e-6
+    mean = w.detach().numpy().mean(axis=0)
+    model = load_file(result.folder / "model.safetensors")
+    assert np.abs(model["0.weight"] - mean).max() < 1e-6
+    assert name == "matching" or len(set(digests(nodes))) == count
+    far = [nodes[key].reshape(count, -1) - model[key].reshape(-1) for key in nodes]
+    distance = np.sqrt((np.concatenate(far, axis=1) ** 2).sum(axis=1).mean())
+    assert result.rows[-1]["consensus_distance"] == pytest.approx(distance, rel=1e-6)
+
+
+RING_OF_12 = "\n".join(f"{client} {(client + 1) % CLIENTS}" for client in range(CLIENTS))
+
+
+def test_a_graph_from_a_file_is_that_graph(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "ring.edges").write_text(RING_OF_12)
+    custom = lab.run(**on_a_graph("custom", graph__file=str(tmp_path / "ring.edges")))
+    assert custom.digest == lab.run(**on_a_graph()).digest
+
+
+def test_a_graphs_own_weights_decide(lab: Lab, tmp_path: Path) -> None:
+    """A third of each of two neighbors is what Metropolis and Hastings say; a quarter is less."""
+    for name, weight in (("third", 1 / 3), ("quarter", 0.25)):
+        lines = [f"{line} {weight}" for line in RING_OF_12.splitlines()]
+        (tmp_path / f"{name}.edges").write_text("\n".join(lines))
+    third, quarter = (
+        lab.run(
+            **on_a_graph("custom", graph__file=str(tmp_path / f"{name}.edges")),
+            graph__weights="own",
+        )
+        for name in ("third", "quarter")
+    )
+    assert third.digest == lab.run(**on_a_graph()).digest
+    assert quarter.digest != third.digest
+
+
+def test_a_file_that_has_changed_since_is_refused(lab: Lab, tmp_path: Path) -> None:
+    keys = on_a_graph("custom", graph__file=str(tmp_path / "ring.edges"))
+    (tmp_path / "ring.edges").write_text(RING_OF_12)
+    stop = raising(KeyboardInterrupt(), "round_finished", round=1)
+    with pytest.raises(KeyboardInterrupt):
+        lab.federation(stop, **keys).run(run_id="r")
+    (tmp_path / "ring.edges").write_text(f"{RING_OF_12}\n0 2")
+    with pytest.raises(RunRefused):
+        lab.federation(**keys).resume("r")
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "key", "said"),
+    [
+        ("0 1\n2 3\n", "metropolis", "graph.file", "in 10 parts that never meet"),
+        ("0 1\n1 77\n", "metropolis", "graph.file", "line 2: no client is called '77'"),
+        (RING_OF_12, "own", "graph.weights", "the weights of the neighbors of"),
+    ],
+)
+def test_a_file_that_is_no_graph_of_the_clients_is_refused(
+    text: str, weights: str, key: str, said: str, lab: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "g.edges").write_text(text)
+    keys = on_a_graph("custom", graph__file=str(tmp_path / "g.edges"), graph__weights=weights)
+    with pytest.raises(ConfigError) as refused:
+        lab.federation(**keys)
+    (problem,) = refused.value.problems
+    assert problem.key == key
+    assert said in problem.found
+
+
+# -- the same bits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", ["as they are", "many"])
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("name", ["ring", "matching"])
+def test_however_many_workers_give_the_same_bits(
+    name: str, workers: int, pieces: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = lab.run(**on_a_graph(name, resources__workers=1))
+    if pieces == "many":
+        many_pieces(monkeypatch)
+    result = lab.run(**on_a_graph(name, resources__workers=workers))
+    assert result.digest == alone.digest
+    assert timeless(result.rows) == timeless(alone.rows)
+    assert digests(nodes_of(result.folder)) == digests(nodes_of(alone.folder))
+
+
+@pytest.mark.parametrize("execution", ["sequential", "folded", "mapped", "compiled"])
+def test_whichever_way_a_chunk_is_computed_the_bits_do_not_depend_on_who_does(
+    execution: str, lab: Lab
+) -> None:
+    keys = on_a_graph(**{**computed(execution), "federation__clients_per_round": None})
+    one, two = (lab.run(**keys, resources__workers=workers) for workers in (1, 2))
+    assert one.digest == two.digest
+    assert one.rows[-1]["train_loss"] < one.rows[0]["train_loss"]
+
+
+def test_workers_on_other_machines_give_the_same_bits(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share no memory with the site: models go to them and come back in messages."""
+    here = lab.run(**on_a_graph())
+    monkeypatch.setattr("fedpilot.federated.site.workers.node.sharers", lambda: "elsewhere")
+    there = lab.run(**on_a_graph())
+    assert there.digest == here.digest
+    assert digests(nodes_of(there.folder)) == digests(nodes_of(here.folder))
+
+
+def test_a_worker_that_dies_changes_nothing(lab: Lab) -> None:
+    calm = lab.run(**on_a_graph())
+    log = Log()
+    federation = lab.federation(log, **on_a_graph())
+    lab.cluster.faults.kill_at("train_nodes", 3)
+    result = federation.run()
+    assert len(log.of("worker_lost")) == 1
+    assert result.digest == calm.digest
+    assert digests(nodes_of(result.folder)) == digests(nodes_of(calm.folder))
+
+
+@pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 1), (1, 2), (3, 2), (3, 9)])
+def test_a_run_that_was_interrupted_ends_in_the_same_bits(done: int, every: int, lab: Lab) -> None:
+    calm, keys = lab.run(**on_a_graph()), on_a_graph(outputs__checkpoint_every=every)
+    stop = raising(KeyboardInterrupt(), "round_finished", round=done)
+    with pytest.raises(KeyboardInterrupt):
+        lab.federation(stop, **keys).run(run_id="r")
+    resumed = lab.federation(**keys, resources__workers=3).resume("r")
+    assert resumed.digest == calm.digest
+    assert timeless(resumed.rows) == timeless(calm.rows)
+    assert digests(nodes_of(resumed.folder)) == digests(nodes_of(calm.folder))
+
+
+def test_models_of_rounds_to_which_no_run_goes_back_are_dropped(lab: Lab) -> None:
+    run = lab.run(**on_a_graph(federation__rounds=9, outputs__checkpoint_every=4)).folder
+    kept = []
+    for after in range(1, 10):
+        with suppress(RunRefused):
+            nodes_of(run, after)
+            kept.append(after)
+    assert kept == [4, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"),
+    [
+        ("Unused", "sequential"),
+        ("Unused", "folded"),
+        ("Unused", "auto"),
+        ("WithScalar", "mapped"),
+        ("WithBatchNorm", "sequential"),
+    ],
+)
+def test_tensors_that_do_not_move_are_the_models(
+    name: str, execution: str, lab: Lab, user_code: str
+) -> None:
+    keys = on_a_graph(model__model_type=f"{user_code}:{name}", training__execution=execution)
+    with lab.federation(**keys) as federation:
+        first = federation.loaded.inputs.initial
+        run = federation.run()
+    nodes, model = nodes_of(run.folder), load_file(run.folder / "model.safetensors")
+    for key, array in nodes.items():
+        if np.array_equal(model[key], first[key]):
+            assert (array == first[key]).all()
+        elif array.dtype.kind == "f":
+            assert array.mean(axis=0) == pytest.approx(model[key], rel=1e-5, abs=1e-6)
+
+
+# -- trouble -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "said"),
+    [
+        ({"federation__aggregation_strategy": "fedavg"}, "federation.aggregation_strategy", "ring"),
+        ({"federation__topology": "star"}, "federation.aggregation_strategy", "`dpsgd`"),
+        ({"federation__clients_per_round": 5}, "federation.clients_per_round", "all clients"),
+        ({"federation__server_learning_rate": 0.5}, "federation.server_learning_rate", "no server"),
+        ({"participation__deadline_s": 5.0}, "participation.deadline_s", "all clients"),
+        ({"participation__quorum": 0.5}, "participation.quorum", "all clients"),
+        ({"training__client_update": "mine:update"}, "training.client_update", "keep models"),
+        ({"federation__topology": "k_connected"}, "graph.degree", "without `degree`"),
+        ({"federation__topology": "custom"}, "graph.file", "without `file`"),
+        ({"graph__weights": "own"}, "graph.weights", "`topology: ring`"),
+        ({"graph__degree": 4}, "graph.degree", "`topology: ring` with `degree`"),
+        ({"federation__topology": "torus", "graph__rows": 5}, "graph.rows", "2, 3, 4, 6"),
+        ({"federation__topology": "k_connected", "graph__degree": 3}, "graph.degree", "even"),
+        (
+            {"federation__topology": "erdos_renyi", "graph__probability": 0.01},
+            "federation.topology",
+            "parts that never meet",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused_before_anything_starts(
+    keys: dict[str, Any], key: str, said: str, lab: Lab
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        lab.federation(**{**on_a_graph(), **keys})
+    (problem,) = refused.value.problems
+    assert problem.key == key
+    assert said in f"{problem.found} {problem.allowed}"
+
+
+def test_a_training_that_diverges_is_said_to(lab: Lab) -> None:
+    with pytest.raises(FederatedError, match="the training diverged"):
+        lab.run(**on_a_graph(training__learning_rate=1e30))
+
+
+def test_more_models_than_fit_into_memory_are_refused(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpilot.federated.prepare.costs.machine_memory", lambda: 6000)
+    with pytest.raises(ConfigError, match=r"keeps the model of each client: 12 clients of 84 B"):
+        lab.federation(**on_a_graph())
+
+
+def test_a_client_whose_training_diverges_is_named_and_done_without(
+    lab: Lab, user_code: str
+) -> None:
+    log, model = Log(), {"model__model_type": f"{user_code}:Explosive"}
+    keys = on_a_graph(**model, model__options={"limit": 2.6}, federation__rounds=2)
+    with lab.federation(log, **keys) as federation:
+        result = federation.run()
+    refused = {each["client"] for each in log.of("update_refused")}
+    assert 0 < len(refused) < CLIENTS
+    assert {row["clients"] + row["refused"] for row in result.rows} == {CLIENTS}
+    nodes = nodes_of(result.folder, after=2)
+    assert all(np.isfinite(array).all() for array in nodes.values())
+
+
+def test_numbers_of_half_precision_are_mixed_too(lab: Lab, user_code: str) -> None:
+    one, two = (
+        lab.run(**on_a_graph(model__model_type=f"{user_code}:Half", resources__workers=workers))
+        for workers in (1, 2)
+    )
+    assert one.digest == two.digest
+    assert nodes_of(one.folder)["scale"].dtype == np.float16
+
+
+def test_a_round_that_is_over_holds_no_models(lab: Lab) -> None:
+    with lab.federation(**on_a_graph()) as federation:
+        federation.run()
+        rounds = [each for each in gc.get_objects() if type(each) is GraphRound]
+        assert rounds
+        assert not any(each._became or each._own or each._calls for each in rounds)
+
+
+def test_a_random_graph_is_part_of_a_runs_identity(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another library version may draw another one: such a run is not resumed."""
+    keys = on_a_graph("erdos_renyi", graph__probability=0.6)
+    stop = raising(KeyboardInterrupt(), "round_finished", round=1)
+    with pytest.raises(KeyboardInterrupt):
+        lab.federation(stop, **keys).run(run_id="r")
+    monkeypatch.setattr("fedpilot.federated.core.topology.graphs._drawn", lambda seed: seed + 1)
+    with pytest.raises(RunRefused):
+        lab.federation(**keys).resume("r")
+
+
+def test_a_round_without_any_finite_client_ends_the_run(lab: Lab, user_code: str) -> None:
+    keys = on_a_graph(model__model_type=f"{user_code}:Explosive", model__options={"limit": -1e9})
+    with pytest.raises(NoUsableUpdate), lab.federation(**keys) as federation:
+        federation.run()
+
+
+def test_the_client_of_a_graph_that_differs_is_not_looked_for_one_by_one(
+    archive: Archive,
+) -> None:
+    """Trained alone from the mean, all clients would differ."""
+    archive.record("r", **on_a_graph(outputs__client_digests=True))
+    path = archive.runs / "r" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.open()]
+    rows[2]["model"] = "0" * 64
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = archive.verify("r", how=Replay.ALL)
+    assert found.replayed is not None
+    assert found.replayed.departure is not None
+    assert found.replayed.departure.clients is None
+
+
+@pytest.mark.parametrize("how", [Replay.ALL, Replay.LAST])
+def test_it_is_verified_by_training_it_again(how: Replay, archive: Archive) -> None:
+    archive.record("r", **on_a_graph())
+    found = archive.verify("r", how=how)
+    assert found.failure is None
+    assert not found.differs
+
+
+def test_every_clients_model_has_a_digest_if_asked_for(lab: Lab) -> None:
+    result = lab.run(**on_a_graph(outputs__client_digests=True))
+    lines = [json.loads(line) for line in (result.folder / "clients.jsonl").open()]
+    last = [tuple(line["tensors"].items()) for line in lines if line["round"] == ROUNDS]
+    assert len(lines) == CLIENTS * ROUNDS
+    assert len(set(last)) == len(set(digests(nodes_of(result.folder)))) == CLIENTS
+
+
+def test_a_graph_over_several_sites_is_refused(lab: Lab) -> None:
+    with (
+        pytest.raises(ConfigError, match="several sites"),
+        Federation(lab.config(**on_a_graph()), cluster=lab.cluster, sites=("a", "b")) as federation,
+    ):
+        in_time(federation.run)
