@@ -19,6 +19,8 @@ AT_ONCE = 500
 """Events read from the store at once."""
 LARGEST_EVENT = 256 << 10
 """Characters of one event."""
+LARGEST_NUMBER = (1 << 63) - 1
+"""Of an event: integers of a database end there."""
 
 
 @dataclass(eq=False)
@@ -60,6 +62,7 @@ class EventLog:
         self, run: str, after: int, goes_on: Callable[[], bool]
     ) -> AsyncIterator[EventRecord]:
         """Yield the events after a number, until none is left and `goes_on` returns False."""
+        after = min(after, LARGEST_NUMBER)
         while True:
             news, more = self._news[run], goes_on()
             store = self._database.store

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from fedpilot.mediator.identity.acts import LocalAct, record
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -53,6 +54,17 @@ def test_events_are_followed_as_they_happen(tmp_path: Path) -> None:
                 first = await asyncio.wait_for(anext(stream), 60)
                 second = await asyncio.wait_for(anext(stream), 60)
             assert [first["event"], second["event"]] == ["site_joining", "site_ready"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("after", [2**63 - 1, 2**63, 2**64 - 1])
+def test_no_event_is_beyond_the_largest_number(after: int, tmp_path: Path) -> None:
+    """A database's integers end before those of a message."""
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris"):
+            assert [each async for each in follow(here.admin, after=after)] == []
 
     run(test())
 
