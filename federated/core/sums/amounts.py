@@ -94,8 +94,8 @@ def check_judged(tally: Tally, samples: Indices | None) -> None:
 def check_bounds(partial: Partial, model: State, *, parts: int = 1) -> None:
     """Raise AnswerRefused for an impossible bound; the sum's tensors must be checked before.
 
-    A bound that leaves its range may be in units that are `parts` times as small: on a graph it is
-    that of mixtures.
+    A bound that leaves its range may be in units that are `parts` times as small: on a graph the
+    site bounds its mixtures.
     """
     for name, bound in partial.bounds.items():
         most = _most(model[name], partial.exponents[name]) * partial.weight

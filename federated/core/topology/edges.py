@@ -57,7 +57,7 @@ class Edges:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether whoever receives from a node also sends to it."""
+        """Whether every edge has its reverse."""
         back = Edges.of(self.nodes, self.sources, self.receivers)
         return len(back) == len(self) and bool(
             (back.receivers == self.receivers).all() and (back.sources == self.sources).all()

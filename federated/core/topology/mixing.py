@@ -65,8 +65,8 @@ class Mixing:
     def without(self, absent: Nodes) -> Mixing:
         """The mixing of a round in which these nodes neither give nor take.
 
-        Whoever would take of an absent node keeps so much more of its own; an absent node keeps all
-        of its own.
+        A neighbor of an absent node adds that node's weight to its own. An absent node mixes
+        nothing.
         """
         receivers = np.repeat(np.arange(self.nodes), np.diff(self.starts))
         gone = np.zeros(self.nodes, dtype=bool)

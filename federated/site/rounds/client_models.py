@@ -38,7 +38,7 @@ THREADS = min(8, usable_cpus())
 class ModelsInMemory:
     """The models after the last round, and room for those of the next.
 
-    Whoever takes one of these may write into it, and need not return it.
+    A round owns what it takes: it may write into it, and need not return it.
     """
 
     def __init__(self, layout: Layout, count: int) -> None:
@@ -61,7 +61,7 @@ class ModelsInMemory:
         return spare or self._new()
 
     def keep(self, round_number: int, models: SharedStack, spare: SharedStack) -> None:
-        """Keep the models after a round; nobody uses either any more."""
+        """Keep the models after a round, and room for the next; the caller gives up both."""
         with self._lock:
             self._last, self._spare = (round_number, models), spare
 

@@ -38,7 +38,7 @@ from ..states.shared_memory import Lent, SharedStack
 from ..workers.attempt import Attempt, NodesTrained
 from ..workers.pool import SharedModel, WorkerCall
 from .client_models import THREADS, ModelsInMemory, beyond_range, largest_of, mix_models, squares_of
-from .surroundings import Progress, Surroundings
+from .surroundings import RoundProgress, Surroundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class GraphRound:
         self.cohort = cohort
         self.on_lingering: Callable[[], None] = lambda: None
         self._attempt = attempt
-        self._progress = Progress(site.notify, key, len(cohort.clients), time.perf_counter)
+        self._progress = RoundProgress(site.notify, key, len(cohort.clients), time.perf_counter)
         self._mean = mean
         self._site = site
         self._graph = graph

@@ -28,7 +28,7 @@ from ..cohorts import Cohort
 from ..orders import Answer, or_fail
 from ..workers.attempt import Attempt, PieceResult
 from ..workers.pool import SharedModel, WorkerCall
-from .surroundings import Progress, Surroundings
+from .surroundings import RoundProgress, Surroundings
 
 
 class SiteRound:
@@ -63,7 +63,7 @@ class SiteRound:
         self._partial = partial
         self._site = site
         everybody = len(cohort.nodes(cohort.clients))
-        self._progress = Progress(site.notify, key, everybody, clock)
+        self._progress = RoundProgress(site.notify, key, everybody, clock)
         self._name = f"round {key.round_number}"
         self._pieces: list[WorkerCall] = []
         self._visits: list[Visit] = []

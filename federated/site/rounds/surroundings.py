@@ -30,7 +30,7 @@ class Pace:
             self.seconds_per_sample = seconds / samples
 
 
-class Progress:
+class RoundProgress:
     """Reports how many clients of a round are trained, in rounds that last."""
 
     def __init__(self, notify: Notify, key: RoundKey, of: int, clock: Callable[[], float]) -> None:

@@ -42,7 +42,7 @@ class Layout:
 
     @classmethod
     def of_models(cls, model: State, roles: Roles) -> Self:
-        """That of the tensors of models that training may move."""
+        """The layout of those of a model's tensors that training may move."""
         return cls.of({name: model[name] for name in (*averaged(roles), *counters(roles))})
 
     @classmethod
@@ -132,15 +132,6 @@ class Stack:
     def empty(cls, layout: Layout, count: int) -> Self:
         """Room for so many states, with anything in it."""
         return cls(layout, np.empty((count, layout.length), dtype=np.uint8))
-
-    @classmethod
-    def of(cls, arrays: State) -> Self:
-        """States from their arrays, by name (k, *shape)."""
-        one = Layout.of({name: array[0] for name, array in arrays.items()})
-        made = cls.zeros(one, len(next(iter(arrays.values()))))
-        for name, column in made.columns.items():
-            column[...] = arrays[name]
-        return made
 
     @property
     def columns(self) -> dict[str, Array]:

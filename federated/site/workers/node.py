@@ -451,7 +451,7 @@ class FederatedNode:
 def own_rows(
     models: Mapping[str, Array], places: slice | Indices, device: torch.device
 ) -> dict[str, Tensor]:
-    """Tensors of some clients' models, which nobody may write into."""
+    """Some clients' models as tensors; callers only read them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return {name: torch.from_numpy(rows[places]).to(device) for name, rows in models.items()}

@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fedpilot.federated.core.state import State, digest
 from fedpilot.federated.errors import RunRefused
 from fedpilot.federated.site.states.client_states import ClientStates, rows_of
-from fedpilot.federated.site.states.layouts import Stack
 
 
 def state(client: int, round_number: int, floats: int = 4) -> dict[str, np.ndarray]:
@@ -162,49 +161,6 @@ def test_layouts_that_no_state_has_any_more_are_forgotten(path: Path) -> None:
     with closing(ClientStates(path)) as again:
         again.save(5, {7: state(7, 5)})
         assert rounds(again.load([7, 8], 6)) == {7: 5, 8: 4}
-
-
-def stack(clients: list[int], round_number: int) -> Stack:
-    states = [state(client, round_number) for client in clients]
-    return Stack.of({name: np.stack([each[name] for each in states]) for name in states[0]})
-
-
-def test_states_that_are_alike_come_and_go_as_a_stack(path: Path) -> None:
-    with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        states.save_stack(1, np.array([9]), stack([9], 1))
-        assert rounds(states.load([4, 2, 9], 3)) == {4: 1, 2: 1, 9: 1}
-        found = states.load_stack(np.array([4, 2, 9]), 2).columns
-        assert found["of"].tolist() == [[4, 1], [2, 1], [9, 1]]
-        assert digest({n: a[1] for n, a in found.items()}) == digest(state(2, 1))
-
-
-@pytest.mark.parametrize("missing", ["in that round", "altogether"])
-def test_a_stack_lacks_no_client(missing: str, path: Path) -> None:
-    """An older state is no stand-in: a power cut may have taken the newer one."""
-    with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        states.save_stack(2, np.array([4]), stack([4], 2))
-        other = 2 if missing == "in that round" else 3
-        with pytest.raises(RunRefused, match=r"lacks what 1 of 2 clients had after round 2"):
-            states.load_stack(np.array([4, other]), 3)
-
-
-def test_a_stack_of_states_that_differ_is_refused(path: Path) -> None:
-    with closing(ClientStates(path)) as states:
-        states.save(1, {3: state(3, 1, floats=5), 4: state(4, 1)})
-        with pytest.raises(RunRefused, match=r"states of different shapes"):
-            states.load_stack(np.array([4, 3]), 2)
-
-
-def test_a_stack_with_a_spoilt_row_is_refused(path: Path) -> None:
-    with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        with rows_of(path).open("r+b") as file:
-            file.seek(-70, 2)
-            file.write(b"spoilt")
-        with pytest.raises(RunRefused, match=r"client 4 was left with by round 1 is spoilt"):
-            states.load_stack(np.array([2, 4]), 2)
 
 
 def test_without_a_path_it_lasts_as_long_as_the_object() -> None:
