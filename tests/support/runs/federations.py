@@ -136,6 +136,18 @@ class Unused(Leaky):
         self.spare = nn.Parameter(torch.ones(3))
 
 
+class Shifted(nn.Module):
+    """Subtracts a table of numbers that no training moves."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.top = nn.Linear(*input_shape, num_classes)
+        self.register_buffer("table", torch.full(input_shape, 0.1))
+
+    def forward(self, x):
+        return self.top(x - self.table)
+
+
 class Bag(nn.Module):
     """An EmbeddingBag of the features in steps of a half."""
 

@@ -1,0 +1,27 @@
+"""Models in memory are those of the round that asks, or none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpilot.federated.site.rounds.client_models import ModelsInMemory
+from fedpilot.federated.site.states.layouts import Layout
+
+LAYOUT = Layout.of({"w": np.zeros(3, np.float32)})
+
+
+def test_a_round_that_is_trained_again_does_not_begin_with_what_it_became() -> None:
+    memory = ModelsInMemory(LAYOUT, 2)
+    memory.keep(3, memory.room(), memory.room())
+    assert memory.take(2) is None
+    assert memory.take(3) is None  # its memory may hold anything by now
+
+
+def test_what_is_kept_is_given_once() -> None:
+    memory = ModelsInMemory(LAYOUT, 2)
+    models, spare = memory.room(), memory.room()
+    memory.keep(3, models, spare)
+    assert memory.take(3) is models
+    assert memory.take(3) is None
+    assert memory.room() is spare
+    assert memory.room() not in (models, spare)
