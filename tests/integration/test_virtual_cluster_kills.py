@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -16,7 +16,7 @@ from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from rays.drivers import Client, client
 from rays.machines import CPUS, Machines, Steady, foreign, handle, machines
-from rays.tables import DEFAULT, differences, nodes, nothing_left, ours, table
+from rays.tables import DEFAULT, differences, nodes, nothing_left
 from real_ray import eventually
 
 SEEN_S = 60.0
@@ -73,8 +73,8 @@ class Siege:
     steady: tuple[Steady, ...]
     """What must not notice anything."""
     owners: int = 0
-    slowest_s: float = 0.0
-    """How long the cluster state and Ray differed at most."""
+    agreed_s: list[float] = field(default_factory=list)
+    """How long the cluster state and Ray differed, after each event."""
 
     def manager(self) -> None:
         """Kill the manager."""
@@ -95,9 +95,7 @@ class Siege:
             owner.process.kill()
             owner.process.wait(60)
         eventually(lambda: name not in self._names(), SEEN_S, f"{name} ends with its driver")
-        held = [each for each in ours(table()).values() if f":{name}:" in each["name"]]
-        assert held == []
-        self.agreed("a driver was killed")
+        self.agreed("a driver was killed")  # so Ray holds no group of it either
 
     def raylet(self) -> None:
         """Kill a machine that is not the head, and add another."""
@@ -125,7 +123,7 @@ class Siege:
             history = "\n".join(map(str, self.clusters.history()[-40:]))
             raise AssertionError(f"{after}; {SEEN_S} s later:\n{found}\n{history}") from error
         took = time.monotonic() - begun
-        self.slowest_s = max(self.slowest_s, took)
+        self.agreed_s.append(took)
         print(f"{after}: agreed {took:.2f} s later", flush=True)
         for each in self.steady:
             each.check()

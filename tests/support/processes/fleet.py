@@ -366,12 +366,15 @@ def _is_of_ray(ray: int, pid: int, words: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def fleet(*sites: str, cpus: int = 1) -> Iterator[Fleet]:
-    """A mediator and Ray clusters, no site joined yet; all is ended and removed."""
+def fleet(*sites: str, cpus: int = 1, home_mb: int = HOME_MB) -> Iterator[Fleet]:
+    """A mediator and Ray clusters, no site joined yet; all is ended and removed.
+
+    `home_mb` is the size of the disk of each site's home folder, in MiB.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fp-"))
     try:
         with contextlib.ExitStack() as undo:
-            disks = {site: undo.enter_context(small_disk(folder / site, HOME_MB)) for site in sites}
+            disks = {site: undo.enter_context(small_disk(folder / site, home_mb)) for site in sites}
             made = undo.enter_context(hosts("hub", *sites))
             hub = made.pop("hub")
             here = Fleet(folder, hub, made, cpus, disks=disks)
