@@ -11,26 +11,27 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpilot.fabric import Gang
-from fedpilot.mediator import Notify, Payload, SiteContext
+from fedpilot.mediator import Notify, Payload, SiteContext, SiteLost
 from fedpilot.mediator.core.rules.disclosure import Declaration
 from fedpilot.mediator.core.rules.wants import Wants
 from fedpilot.mediator.federation.futures import done
 
 from ..algorithms import algorithm_of
-from ..config.schema import Graph
 from ..config.telling import understood
 from ..core.algorithm import Needs
 from ..core.population.federated_data.place import Place
+from ..core.population.sampling import Indices
+from ..core.population.shares import taken
 from ..core.state import State
 from ..core.sums.partial import Partial, grid
-from ..core.topology.mixing import Mixing
 from ..engine.journal import Journal
 from ..errors import FederatedError, WorkersNotUp
 from ..prepare.grouping import steps_of
@@ -38,7 +39,7 @@ from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
-from ..prepare.topology import mixing_of, topology_of
+from ..prepare.topology import topology_of
 from ..prepare.user_code import archive_of, carried
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
@@ -48,17 +49,20 @@ from .evaluation import Evaluator
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, key_of
-from .rounds.client_models import ModelsInMemory
-from .rounds.graph_round import GraphRound, GraphSettings
+from .rounds.graph_mixing import GraphMixing
+from .rounds.graph_part import GraphPart, part_of
+from .rounds.graph_round import GraphRound
 from .rounds.round_queue import RoundQueue
 from .rounds.star_round import SiteRound
 from .rounds.surroundings import Pace, Surroundings
 from .single_nodes import SingleNodes
 from .states.client_states import ClientMemory, ClientStates
-from .states.layouts import Layout
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
 from .workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from ..core.topology.graphs import Topology
 
 
 class FederatedWorkload:
@@ -76,6 +80,9 @@ class FederatedWorkload:
         """Ends what was started, the last first."""
         self._gate: DisclosureGate | None = None
         """The gate for the data, if it is the site's own."""
+        self._graph_round: GraphRound | None = None
+        """The latest one."""
+        self._attempt_key = ""
         self._held_in: str | None = None
         """The run folder that holds the digest of the data's content, once checked."""
 
@@ -107,35 +114,12 @@ class FederatedWorkload:
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._inputs)
         self._journal = Journal(None, self._site)
-        self._graph = self._graph_settings()
+        self._graphs = topology_of(self._config, self._inputs.data.partition)
+        self._part: GraphPart | None = None
         if self._gate is not None:
             self._check_company(self._gate)
         if self._folder is not None:
             self._hold_to_content(str(self._folder))
-
-    def _graph_settings(self) -> GraphSettings | None:
-        config, inputs = self._config, self._inputs
-        graphs = topology_of(config, inputs.data.partition)
-        if graphs is None:
-            return None
-        clients = np.arange(inputs.population)
-        samples = inputs.data.partition.sizes(clients)
-        order = np.argsort(-samples, kind="stable")
-
-        def mixing(number: int) -> Mixing:
-            return mixing_of(config, graphs, number).reordered(order)
-
-        always = None if graphs.changes else mixing(1)
-        return GraphSettings(
-            clients=clients[order],
-            samples=samples[order],
-            mixing=lambda number: always or mixing(number),
-            steps=(config.graph or Graph()).mixing_steps,
-            initial=inputs.initial,
-            roles=inputs.roles,
-            client_id=inputs.data.partition.client_id,
-            memory=ModelsInMemory(Layout.of_models(inputs.initial, inputs.roles), len(clients)),
-        )
 
     def _check_company(self, gate: DisclosureGate) -> None:
         """Raise PolicyRefused if no sum of some coming round may leave."""
@@ -211,6 +195,9 @@ class FederatedWorkload:
         self._handlers = {
             "round": self._train_round,
             "close_round": self._close_round,
+            "give_states": self._give_states,
+            "take_states": self._take_states,
+            "mix": self._mix,
             "evaluate": evaluator.evaluate,
             "node.materialize": nodes.materialize,
             "node.train": nodes.train,
@@ -221,6 +208,8 @@ class FederatedWorkload:
         }
         for each in (self._memory, self._models, self._pool):
             self._started.callback(each.close)
+        self._mixes = ThreadPoolExecutor(1, "mixing")
+        self._started.callback(self._mixes.shutdown)
         self._pool.start()
         try:
             self._pool.wait_up(resources.start_timeout)
@@ -273,10 +262,12 @@ class FederatedWorkload:
             notify=self._notify,
             states=self._states_in(header),
         )
-        if self._graph is not None:
-            mixed = GraphRound(attempt, key, cohort, state, surroundings, self._graph)
-            self._rounds.add(mixed, model)
-            return mixed.answer
+        if self._graphs is not None:
+            part = self._part_at_work(cohort.clients, self._graphs)
+            self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part)
+            self._attempt_key = header["attempt"]
+            self._rounds.add(self._graph_round, model)
+            return self._graph_round.answer
         begun = SiteRound(
             attempt,
             key,
@@ -292,6 +283,31 @@ class FederatedWorkload:
             following, share = key.round_number + 1, header["share"]
             self._pool.meanwhile(lambda: self._cohorts.plan_ahead(following, share))
         return begun.answer
+
+    def _part_at_work(self, clients: Indices, graphs: Topology) -> GraphPart:
+        part = self._part
+        if part is None or not np.array_equal(np.sort(part.clients), clients):
+            self._part = part = part_of(self._config, self._inputs, graphs, clients)
+        return part
+
+    def _give_states(self, order: Payload) -> Answer:
+        to, step = taken(order.header["to"]), order.header["step"]
+        return self._mixes.submit(lambda: self._mixing_of(order).give(to, step))
+
+    def _take_states(self, order: Payload) -> Answer:
+        of, step = taken(order.header["of"]), order.header["step"]
+        return self._mixes.submit(lambda: self._mixing_of(order).take(of, order.tensors, step))
+
+    def _mix(self, order: Payload) -> Answer:
+        absent, step = np.array(order.header["absent"], dtype=np.int64), order.header["step"]
+        return self._mixes.submit(lambda: self._mixing_of(order).mix(absent, step))
+
+    def _mixing_of(self, order: Payload) -> GraphMixing:
+        """What the order's attempt at a round has trained; SiteLost if that is gone."""
+        trained = self._graph_round
+        if trained is None or self._attempt_key != order.header["attempt"] or not trained.mixing:
+            raise SiteLost(self._site, f"what round {order.header['round']} trained is not there")
+        return trained.mixing
 
     def _check_order(self, what: str, clients: int) -> None:
         """Raise PolicyRefused for an order whose answer would have too few clients to leave."""
@@ -321,7 +337,7 @@ class FederatedWorkload:
         path = Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"
         states = self._memory.of_round(path, header["round"], header["oldest_checkpoint"])
         past, every = header["round"] - 2, self._config.outputs.checkpoint_every
-        if self._graph is not None and past % every and past not in header["checkpoints"]:
+        if self._graphs is not None and past % every and past not in header["checkpoints"]:
             states.forget_round(past)
         return states
 

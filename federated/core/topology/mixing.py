@@ -39,7 +39,10 @@ class NotMixable(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixing:
-    """A sparse matrix of weights: row i holds what node i takes of each state."""
+    """A sparse matrix of weights: row i holds what node i takes of each state.
+
+    It may be about some nodes of a graph: then there are more sources than rows (`among`).
+    """
 
     starts: Nodes
     """(nodes + 1,): where each node's entries begin."""
@@ -50,17 +53,32 @@ class Mixing:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """How many rows there are."""
         return len(self.starts) - 1
 
-    def reordered(self, order: Nodes) -> Mixing:
-        """The same with the nodes in another order: `order` has the number of each place's node."""
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        counts = np.diff(self.starts)[order]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        entries = np.arange(starts[-1]) + np.repeat(self.starts[order] - starts[:-1], counts)
-        return Mixing(starts, place[self.sources[entries]], self.weights[entries])
+    def taken(self, by: Nodes, of: Nodes) -> Nodes:
+        """The nodes among `of` whose states some of the nodes `by` take, ascending."""
+        found = self.sources[self._entries_of(by)]
+        return np.intersect1d(found, of)
+
+    def among(self, nodes: Nodes) -> tuple[Mixing, Nodes]:
+        """The mixing of some nodes, and the others whose states they take, ascending.
+
+        Sources are counted through `nodes`, in their order, and then through the others.
+        """
+        entries = self._entries_of(nodes)
+        others = np.setdiff1d(self.sources[entries], nodes)
+        place: Nodes = np.zeros(self.nodes, dtype=np.int64)
+        place[np.concatenate([nodes, others])] = np.arange(len(nodes) + len(others))
+        starts = np.concatenate([[0], np.cumsum(np.diff(self.starts)[nodes])])
+        return Mixing(starts, place[self.sources[entries]], self.weights[entries]), others
+
+    def _entries_of(self, nodes: Nodes) -> Nodes:
+        """The places of these nodes' entries, node by node."""
+        counts = np.diff(self.starts)[nodes]
+        ends = np.cumsum(counts)
+        first: Nodes = np.repeat(self.starts[nodes] - (ends - counts), counts)
+        return first + np.arange(len(first))
 
     def without(self, absent: Nodes) -> Mixing:
         """The mixing of a round in which these nodes neither give nor take.

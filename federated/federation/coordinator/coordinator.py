@@ -23,6 +23,7 @@ from ...errors import ModelNotFinite
 from ...prepare.costs import budget_of, judges_of
 from ..setup.global_model import GlobalModel
 from .evaluation import EvaluationPhase
+from .graph_rounds import GraphRounds
 from .round_log import RoundLog, model_of
 from .run_context import RunContext
 from .site_limits import out_for_good
@@ -45,7 +46,8 @@ class Coordinator:
         self._not_finite_at: Sequence[str] = ()
         """Sites whose samples gave the last evaluated model a loss that is not finite."""
         self._log = RoundLog(run.config, run.folder, identity)
-        self._training = TrainingPhase(run=run)
+        graph = GraphRounds(run) if run.config.federation.is_graph else None
+        self._training = TrainingPhase(run=run, graph_rounds=graph)
         self._evaluation = EvaluationPhase(run=run)
 
     def first(self, initial: State) -> GlobalModel:

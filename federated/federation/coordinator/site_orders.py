@@ -16,12 +16,21 @@ from fedpilot.mediator.core.assignment import size
 
 from ...core.population.shares import part_name, told
 from ...core.rounds.round_costs import Judges
+from ...core.state import State
 from ..events import Emit
 from ..setup.global_model import GlobalModel
 from .traffic_budget import TrafficBudget
 
 TRAINING, EVALUATION = "round", "evaluate"
-PURPOSES = {TRAINING: "training", EVALUATION: "evaluation"}
+GIVING, TAKING, MIXING = "give_states", "take_states", "mix"
+"""On a graph, after the training."""
+PURPOSES = {
+    TRAINING: "training",
+    EVALUATION: "evaluation",
+    GIVING: "exchange",
+    TAKING: "exchange",
+    MIXING: "training",
+}
 """Purposes under which the bytes of each kind of order are booked."""
 
 
@@ -70,6 +79,11 @@ class OrderSender:
         if new:
             self._models[site] = model.digest
             order = replace(order, tensors=model.state)
+        return self._deliver(form, site, order, form.key(share))
+
+    def pass_on(self, form: OrderForm, site: str, share: Share, tensors: State) -> Future[Payload]:
+        """Send an order with tensors of its own, to a site that has the model."""
+        order = replace(form.order(share), tensors=tensors)
         return self._deliver(form, site, order, form.key(share))
 
     def close(self, form: OrderForm, site: str, share: Share) -> None:

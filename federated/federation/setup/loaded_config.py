@@ -67,17 +67,25 @@ class LoadedConfig:
     def check_shares(self, sites: int) -> None:
         """Raise ConfigError for limits on shares that so many sites cannot keep, or a topology."""
         if sites > 1 and self.config.federation.is_graph:
-            raise ConfigError.about(
-                "federation.topology",
-                found=f"`{self.config.federation.topology}` over {sites} sites",
-                allowed="one site: clients of a graph do not exchange over several sites yet",
-            )
+            self._check_graph_over_sites()
         found = [
             Problem(key=each.key, found=each.found, allowed=each.allowed)
             for each in share_conflicts(self.config.robustness, sites)
         ]
         if found:
             raise ConfigError(found)
+
+    def _check_graph_over_sites(self) -> None:
+        """Raise ConfigError for what a graph over several sites cannot keep."""
+        traffic = self.config.traffic
+        for key in ("round_bytes", "run_bytes", "site_bytes"):
+            if (limit := getattr(traffic, key)) is not None:
+                raise ConfigError.about(
+                    f"traffic.{key}",
+                    found=f"{limit} with `topology: {self.config.federation.topology}` over "
+                    "several sites",
+                    allowed="leave it out: what clients exchange is not planned yet",
+                )
 
     def settle_execution(self, emit: Emit) -> None:
         """Choose how a chunk is computed; raises ConfigError for what does not suit the model."""

@@ -128,8 +128,8 @@ def _cohort(config: RunConfig, spec: Payload) -> int | None:
     """The most clients of this site in one round; 1 where each is reported by itself."""
     if algorithm_of(config.federation).needs is Needs.EVERY_UPDATE:
         return 1
-    if config.outputs.client_digests:
-        return 1
+    if config.outputs.client_digests or config.federation.is_graph:
+        return 1  # on a graph, neighbors at other sites get its model
     federation, here = config.federation, None
     population = federation.number_of_clients
     if config.data.from_ is not None:
@@ -152,6 +152,6 @@ def covered(answer: Payload) -> int:
             return min(told_of(answer), 1) if one_by_one else told_of(answer)
         case "tally":
             return told_of(answer)
-        case "trained":
+        case "trained" | "states":
             return 1
     return 0

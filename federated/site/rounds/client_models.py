@@ -41,9 +41,9 @@ class ModelsInMemory:
     A round owns what it takes: it may write into it, and need not return it.
     """
 
-    def __init__(self, layout: Layout, count: int) -> None:
-        """For so many models of this layout."""
-        self._new = partial(SharedStack, layout, count)
+    def __init__(self, layout: Layout) -> None:
+        """For models of this layout."""
+        self._layout = layout
         self._lock = threading.Lock()
         self._last: tuple[int, SharedStack] | None = None
         self._spare: SharedStack | None = None
@@ -54,11 +54,13 @@ class ModelsInMemory:
             last, self._last = self._last, None
         return None if last is None or last[0] != round_number else last[1]
 
-    def room(self) -> SharedStack:
-        """Room for models, with anything in it."""
+    def room(self, count: int) -> SharedStack:
+        """Room for at least so many models, with anything in it."""
         with self._lock:
             spare, self._spare = self._spare, None
-        return spare or self._new()
+        if spare is None or len(spare.stack) < count:
+            return SharedStack(self._layout, count)
+        return spare
 
     def keep(self, round_number: int, models: SharedStack, spare: SharedStack) -> None:
         """Keep the models after a round, and room for the next; the caller gives up both."""
@@ -94,14 +96,17 @@ def mix_models(
     exponents: Mapping[str, int],
     threads: Executor,
 ) -> None:
-    """Write every client's mixture into a stack of the same layout; of counters, the maxima."""
+    """Write each mixture into its row of a stack of the same layout; of counters, the maxima.
+
+    `models` has a row for each source of the mixing.
+    """
     ends = np.linspace(0, mixing.nodes, THREADS + 1).astype(int).tolist()
     parts = [slice(first, last) for first, last in pairwise(ends)]
     for name, *_ in models.layout.arrays:
         kind, columns = models.layout.words(name)
         rows, made = models.rows.view(kind), into.rows.view(kind)
         if name not in exponents:
-            made[:, columns] = _most_of_neighbors(rows[:, columns], mixing)
+            made[: mixing.nodes, columns] = _most_of_neighbors(rows[:, columns], mixing)
             continue
         reference, most = in_a_row(mean[name]), bound(sizes[name], mixing, exponents[name])
         result = made
@@ -113,7 +118,7 @@ def mix_models(
         )
         list(threads.map(within, parts))
         if result is not made:
-            made[:, models.layout.words(name)[1]] = result
+            made[: mixing.nodes, models.layout.words(name)[1]] = result[: mixing.nodes]
 
 
 def squares_of(models: Stack, mean: State, names: Iterable[str], there: slice | Indices) -> float:

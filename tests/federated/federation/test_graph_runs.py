@@ -14,13 +14,13 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn.functional import cross_entropy
 
-from federations import CLIENTS, Lab, Log, computed, in_time, many_pieces, raising, timeless
-from fedpilot.federated import Federation
+from federations import CLIENTS, Lab, Log, computed, many_pieces, raising, timeless
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
 from fedpilot.federated.core.topology.mixing import metropolis
 from fedpilot.federated.errors import ConfigError, FederatedError, NoUsableUpdate, RunRefused
 from fedpilot.federated.federation.verify import Replay
+from fedpilot.federated.site.rounds.graph_mixing import GraphMixing
 from fedpilot.federated.site.rounds.graph_round import GraphRound
 from fedpilot.federated.site.states.client_states import ClientStates
 from mixings import dense
@@ -359,6 +359,8 @@ def test_a_round_that_is_over_holds_no_models(lab: Lab) -> None:
         rounds = [each for each in gc.get_objects() if type(each) is GraphRound]
         assert rounds
         assert not any(each._became or each._own or each._calls for each in rounds)
+        mixings = [each for each in gc.get_objects() if type(each) is GraphMixing]
+        assert not any(hasattr(each, "_models") for each in mixings)
 
 
 def test_a_random_graph_is_part_of_a_runs_identity(
@@ -409,11 +411,3 @@ def test_every_clients_model_has_a_digest_if_asked_for(lab: Lab) -> None:
     last = [tuple(line["tensors"].items()) for line in lines if line["round"] == ROUNDS]
     assert len(lines) == CLIENTS * ROUNDS
     assert len(set(last)) == len(set(digests(nodes_of(result.folder)))) == CLIENTS
-
-
-def test_a_graph_over_several_sites_is_refused(lab: Lab) -> None:
-    with (
-        pytest.raises(ConfigError, match="several sites"),
-        Federation(lab.config(**on_a_graph()), cluster=lab.cluster, sites=("a", "b")) as federation,
-    ):
-        in_time(federation.run)

@@ -91,8 +91,24 @@ def test_an_edge_without_weight_is_refused_by_its_ends() -> None:
 def test_nodes_in_another_order_mix_as_before(edges: Edges, random: Random) -> None:
     mixing, order = metropolis(edges), list(range(edges.nodes))
     random.shuffle(order)
-    matrix, moved = dense(mixing), mixing.reordered(np.array(order, dtype=np.int64))
+    matrix, (moved, others) = dense(mixing), mixing.among(np.array(order, dtype=np.int64))
+    assert len(others) == 0
     assert (dense(moved) == matrix[np.ix_(order, order)]).all()
+
+
+@given(undirected(), st.randoms())
+def test_some_nodes_mix_as_they_do_among_all(edges: Edges, random: Random) -> None:
+    mixing, order = metropolis(edges), list(range(edges.nodes))
+    random.shuffle(order)
+    cut = random.randint(0, edges.nodes)
+    some, rest = (np.array(part, dtype=np.int64) for part in (order[:cut], order[cut:]))
+    part, others = mixing.among(some)
+    assert others.tolist() == mixing.taken(by=some, of=rest).tolist() == sorted(set(others))
+    assert not set(others) & set(some)
+    sources = np.concatenate([some, others])
+    for place, node in enumerate(some.tolist()):
+        found = {int(sources[source]): weight for source, weight in row(part, place).items()}
+        assert found == row(mixing, node)
 
 
 TRIANGLE = Edges.undirected(3, [(0, 1), (1, 2), (0, 2)])

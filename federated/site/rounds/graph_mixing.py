@@ -1,0 +1,242 @@
+"""GraphMixing: mixes a graph's clients at this site with their neighbors, here and elsewhere.
+
+Neighbors at other sites come as states that the other site gave (`give`) and this one took
+(`take`), before each mixing step. After the last step the models are saved as the clients' states,
+and the answer is the sum of all: the mean over the clients of all sites is the run's model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+
+from fedpilot.mediator import Payload
+
+from ...core.population.sampling import Indices
+from ...core.population.shares import Share
+from ...core.state import Array, State, averaged
+from ...core.sums.partial import Partial, Tally
+from ...engine.sums.summing import RunningSum
+from ...engine.training.modules import client_digests
+from ...errors import FederatedError
+from ..states.client_states import ClientStates
+from ..states.layouts import Stack
+from ..states.shared_memory import SharedStack
+from ..workers.attempt import Attempt
+from .client_models import THREADS, beyond_range, largest_of, mix_models, squares_of
+from .graph_part import GraphPart
+
+STATES, TAKEN = "states", "states_taken"
+"""Kinds of answers: models for another site; what is wrong with those of another site."""
+LACKING, MIXED, PARTIAL = "lacking", "mixed", "partial"
+"""Kinds of answers: a neighbor's model has not come; the models are mixed once; the sum of all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trained:
+    """What a round's training found, for each client in the order of their models."""
+
+    sizes: dict[str, Array]
+    """By name of a tensor, (k,): the largest move from the mean before the round."""
+    losses: Array
+    """(k,)"""
+    busy_s: float = 0.0
+    arithmetic_s: float = 0.0
+
+    @classmethod
+    def nothing(cls, clients: int, names: Iterable[str]) -> Self:
+        """Before any training."""
+        return cls(sizes={name: np.zeros(clients) for name in names}, losses=np.zeros(clients))
+
+
+class GraphMixing:
+    """The mixing of one attempt at a round; methods may be called from any thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        mean: State,
+        part: GraphPart,
+        states: ClientStates | None,
+        trained: Trained,
+        models: SharedStack,
+        other: SharedStack,
+    ) -> None:
+        """`models` are what the clients became; both stacks belong to this object from now on.
+
+        Their first rows are the clients here, and behind them is room for neighbors elsewhere.
+        """
+        self._attempt = attempt
+        self._mean = mean
+        self._part = part
+        self._states = states
+        self._trained = trained
+        self._sizes: Mapping[str, Array] = trained.sizes
+        self._models, self._other = models, other
+        self._step = 0
+        """Mixing steps that are done."""
+        self._missing = self._others
+        """Neighbors elsewhere whose models have not come for this step."""
+        self._lock = threading.Lock()
+
+    @property
+    def _number(self) -> int:
+        return self._attempt.round_number
+
+    @property
+    def _others(self) -> Indices:
+        return self._part.full_mixing(self._number)[1]
+
+    # -- between sites --------------------------------------------------------------------------
+
+    def give(self, to: Share, step: int) -> Payload:
+        """The models here that clients of another site take, after so many mixing steps."""
+        with self._lock:
+            self._check_step(step)
+            places = self._part.places(self._part.given(self._number, to))
+            columns = self._models.stack.columns if len(places) else {}
+            return Payload(
+                kind=STATES, tensors={name: column[places] for name, column in columns.items()}
+            )
+
+    def take(self, of: Share, tensors: State, step: int) -> Payload:
+        """Take another site's models; the answer says what is wrong with them, if anything is."""
+        with self._lock:
+            self._check_step(step)
+            whose = self._part.taken(self._number, of)
+            here = len(self._part.clients) + np.searchsorted(self._others, whose)
+            columns = self._models.stack.columns
+            problem = self._problem(tensors, columns if len(whose) else {}, len(whose))
+            if not problem:
+                for name, column in tensors.items():
+                    columns[name][here] = column
+                self._missing = np.setdiff1d(self._missing, whose)
+            return Payload(kind=TAKEN, header={"problem": problem})
+
+    def _problem(self, tensors: State, wanted: State, count: int) -> str:
+        if tensors.keys() != wanted.keys():
+            return f"it sent {len(tensors)} tensors of its clients' models, wanted {len(wanted)}"
+        for name, like in wanted.items():
+            found, shape = tensors[name], (count, *like.shape[1:])
+            if found.shape != shape or found.dtype != like.dtype:
+                return (
+                    f"{name} of its clients is {found.dtype} {list(found.shape)}, wanted "
+                    f"{like.dtype} {list(shape)}"
+                )
+            if found.dtype.kind == "f" and not np.isfinite(found).all():
+                return f"{name} of one of its clients is not finite"
+        return ""
+
+    def _check_step(self, step: int) -> None:
+        if step != self._step:
+            raise FederatedError(
+                f"round {self._number} is at mixing step {self._step + 1} here, and step "
+                f"{step + 1} was asked for"
+            )
+
+    # -- mixing ---------------------------------------------------------------------------------
+
+    def mix(self, everybody_absent: Indices, step: int) -> Payload:
+        """Mix once; the last time, save the models and answer with their sum.
+
+        `everybody_absent`: the absent clients of all sites. If a sum could leave int64, the answer
+        says so, and the round has to be repeated on a coarser grid. If the model of a neighbor
+        elsewhere has not come, the answer names that client.
+        """
+        with self._lock:
+            self._check_step(step)
+            if len(self._missing):
+                return Payload(kind=LACKING, header={"client": int(self._missing[0])})
+            return self._mix(everybody_absent)
+
+    def _mix(self, everybody_absent: Indices) -> Payload:
+        part, exponents = self._part, self._attempt.exponents
+        mixing, others = part.mixing(self._number, everybody_absent)
+        here, sources = len(part.clients), len(part.clients) + len(others)
+        there = np.flatnonzero(~np.isin(part.clients, everybody_absent))
+        models, other = self._models.stack, self._other.stack
+        if self._step:
+            self._sizes = largest_of(models.part(slice(0, sources)), self._mean, exponents)
+        elif len(others):
+            theirs = largest_of(models.part(slice(here, sources)), self._mean, exponents)
+            own = self._sizes
+            self._sizes = {name: np.append(own[name], theirs[name]) for name in theirs}
+        beyond = beyond_range(self._sizes, mixing, exponents)
+        last = self._step + 1 == part.steps
+        if beyond:
+            self._let_go()
+            return self._answer(there, self._beyond(there, beyond))
+        with ThreadPoolExecutor(THREADS) as threads:
+            mix_models(models, other, self._mean, self._sizes, mixing, exponents, threads)
+            self._models, self._other = self._other, self._models
+            self._step, self._missing = self._step + 1, others
+            if not last:
+                return Payload(kind=MIXED)
+            mixed = other.part(slice(0, here))
+            saved = threads.submit(self._save, mixed)
+            answer = self._answer(there, self._summed(there, mixed), mixed)
+            saved.result()
+        part.memory.keep(self._number, self._models, self._other)
+        self._let_go()
+        return answer
+
+    def _let_go(self) -> None:
+        """Hold no models any more, and take no more steps."""
+        del self._models, self._other
+        self._step = self._part.steps + 1
+
+    def _save(self, models: Stack) -> None:
+        if self._states is not None:
+            self._states.save_stack(self._number, self._part.clients, models)
+
+    def _answer(self, there: Indices, total: Partial, mixed: Stack | None = None) -> Payload:
+        clients, part = self._part.clients, self._part
+        absent = np.setdiff1d(clients, clients[there])
+        total.refused = [part.client_id(index) for index in absent.tolist()]
+        total.tally = Tally()
+        total.tally.add_clients(part.samples[there], self._trained.losses[there])
+        header, tensors = total.to_wire()
+        names = averaged(part.roles)
+        told = {
+            "partial": header,
+            "busy_seconds": self._trained.busy_s,
+            "training_seconds": self._trained.arithmetic_s,
+            "squares": 0.0 if mixed is None else squares_of(mixed, self._mean, names, there),
+            "digests": {} if mixed is None else self._digests(mixed),
+        }
+        return Payload(kind=PARTIAL, header=told, tensors=tensors)
+
+    def _digests(self, mixed: Stack) -> Mapping[str, Mapping[str, str]]:
+        """Digests of every client's model, if they are asked for."""
+        if not self._attempt.digests:
+            return {}
+        names = map(self._part.client_id, self._part.clients.tolist())
+        return dict(zip(names, client_digests(mixed.tensors), strict=True))
+
+    def _summed(self, there: Indices, mixed: Stack) -> Partial:
+        """The sum of how far each model is from the mean before the round; each weighs 1."""
+        clients = self._part.clients[there]
+        if not len(clients):
+            return Partial(self._attempt.exponents)
+        mean = {name: torch.from_numpy(np.array(array)) for name, array in self._mean.items()}
+        running = RunningSum(mean, self._part.roles, self._part.client_id)
+        running.begin(mean, self._attempt.exponents)
+        some = slice(None) if len(there) == len(mixed) else there
+        rows = {name: tensor[some] for name, tensor in mixed.tensors.items()}
+        running.add(clients, rows, np.ones(len(clients), np.int64), np.zeros(len(clients)))
+        return running.take()
+
+    def _beyond(self, there: Indices, bounds: Mapping[str, int]) -> Partial:
+        """A Partial that says which tensors left their range; its sums are never used."""
+        exponents = self._attempt.exponents
+        total = Partial(exponents, bounds={name: bounds.get(name, 0) for name in exponents})
+        for name in exponents:
+            total.sums[name] = np.zeros(self._mean[name].shape, np.int64)
+        total.weight = total.clients = len(there)
+        return total

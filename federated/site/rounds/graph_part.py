@@ -1,0 +1,103 @@
+"""GraphPart: the clients of a graph that are at this site, and who of the others gives to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...config.schema import Graph, RunConfig
+from ...core.population.sampling import Indices
+from ...core.population.shares import Share, held
+from ...core.state import Roles, State
+from ...core.topology.mixing import Mixing
+from ...prepare.inputs.run_inputs import RunInputs
+from ...prepare.topology import mixing_of
+from ..states.layouts import Layout
+from .client_models import ModelsInMemory
+
+if TYPE_CHECKING:
+    from ...core.topology.graphs import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPart:
+    """What all rounds of a run on a graph share at one site."""
+
+    clients: Indices
+    """(k,): in the order in which their models lie: most samples first."""
+    samples: Indices
+    """(k,): of each, in that order."""
+    population: int
+    mixing_of_round: Callable[[int], Mixing]
+    """By round number, over the whole graph; its nodes are the clients' indices."""
+    changes: bool
+    """Whether each round has another graph."""
+    steps: int
+    """How often neighbors mix in a round."""
+    initial: State
+    roles: Roles
+    client_id: Callable[[int], str]
+    memory: ModelsInMemory
+
+    def mixing(self, number: int, absent: Indices) -> tuple[Mixing, Indices]:
+        """The mixing of a round at this site without absent clients, and whose models it takes.
+
+        Sources are counted through `clients`, and then through those others, which are ascending.
+        """
+        if not len(absent):
+            return self.full_mixing(number)
+        return self.mixing_of_round(number).without(absent).among(self.clients)
+
+    def full_mixing(self, number: int) -> tuple[Mixing, Indices]:
+        """The same of a round with all clients."""
+        if self.changes:
+            return self.mixing_of_round(number).among(self.clients)
+        return self._always
+
+    @cached_property
+    def _always(self) -> tuple[Mixing, Indices]:
+        return self.mixing_of_round(1).among(self.clients)
+
+    def given(self, number: int, to: Share) -> Indices:
+        """The clients here whose models some clients of another site take, ascending."""
+        return self.mixing_of_round(number).taken(by=self._of(to), of=self.clients)
+
+    def taken(self, number: int, of: Share) -> Indices:
+        """The clients of another site whose models some clients here take, ascending."""
+        _, others = self.full_mixing(number)
+        return others[held(others, of)]
+
+    def places(self, some: Indices) -> Indices:
+        """Where the models of some of the clients here lie."""
+        order = np.argsort(self.clients)
+        return order[np.searchsorted(self.clients, some, sorter=order)]
+
+    def _of(self, share: Share) -> Indices:
+        everybody = np.arange(self.population)
+        return everybody[held(everybody, share)]
+
+
+def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Indices) -> GraphPart:
+    """The part of a run's graph that these clients are."""
+    partition = inputs.data.partition
+    samples = partition.sizes(clients)
+    order = np.argsort(-samples, kind="stable")
+    return GraphPart(
+        clients=clients[order],
+        samples=samples[order],
+        population=inputs.population,
+        # A round asks for its graph several times.
+        mixing_of_round=lru_cache(maxsize=1)(
+            lambda number: mixing_of(config, graphs, number if graphs.changes else 1)
+        ),
+        changes=graphs.changes,
+        steps=(config.graph or Graph()).mixing_steps,
+        initial=inputs.initial,
+        roles=inputs.roles,
+        client_id=partition.client_id,
+        memory=ModelsInMemory(Layout.of_models(inputs.initial, inputs.roles)),
+    )

@@ -1,0 +1,217 @@
+"""Clients of a graph at several sites: the same bits, and only crossing edges cost network."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import CLIENTS, Lab, Log, in_time, raising
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
+from fedpilot.federated import Event, Federation, RunResult
+from fedpilot.federated.core.rounds.participation import SiteRefused
+from fedpilot.federated.core.state import Array, digest
+from fedpilot.federated.errors import ConfigError
+from fedpilot.federated.site.states.client_states import ClientStates
+from lying_sites import Change, LyingSite
+from shaky_sites import ShakySite
+
+ROUNDS = 4
+NAMES = ("east", "north", "west")
+
+
+def on_a_graph(name: str = "ring", **keys: Any) -> dict[str, Any]:
+    return {
+        "federation__clients_per_round": None,
+        "federation__rounds": ROUNDS,
+        "federation__topology": name,
+        "federation__aggregation_strategy": "dpsgd",
+        "resources__workers": 1,
+        **keys,
+    }
+
+
+def over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> Federation:
+    config = lab.config(**on_a_graph(**keys))
+    cluster = FakeCluster([fake_machine("a", CPU=8)])
+    return Federation(config, observers=observers, cluster=cluster, sites=sites)
+
+
+def run_over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> RunResult:
+    with over(lab, sites, *observers, **keys) as federation:
+        return in_time(federation.run)
+
+
+def digests(run: Path, after: int = ROUNDS) -> dict[int, str]:
+    """By client, of its model after a round; each is at one site alone."""
+    found: dict[int, str] = {}
+    for file in (run / "journal").glob("*.clients.sqlite"):
+        with closing(ClientStates(file)) as states:
+            its = states.load(range(CLIENTS), after + 1)
+        assert not found.keys() & its.keys()
+        found |= {client: digest(state) for client, state in its.items()}
+    assert sorted(found) == list(range(CLIENTS))
+    return found
+
+
+GRAPHS: dict[str, dict[str, Any]] = {
+    "ring": {},
+    "complete": {},
+    "matching": {},
+    "k_connected": {"graph__degree": 4, "graph__mixing_steps": 3},
+}
+
+
+@pytest.mark.parametrize("assignment", ["capacity", "round_robin"])
+@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_however_many_sites_give_the_same_bits(
+    name: str, sites: int, assignment: str, lab: Lab
+) -> None:
+    alone = run_over(lab, NAMES[:1], name=name, **GRAPHS[name])
+    apart = run_over(
+        lab,
+        NAMES[:sites],
+        name=name,
+        federation__assignment=assignment,
+        resources__workers=2,
+        **GRAPHS[name],
+    )
+    assert apart.digest == alone.digest
+    assert digests(apart.folder) == digests(alone.folder)
+    assert [row["consensus_distance"] for row in apart.rows] == pytest.approx(
+        [row["consensus_distance"] for row in alone.rows], rel=1e-12
+    )
+    assert [row["accuracy"] for row in apart.rows] == [row["accuracy"] for row in alone.rows]
+
+
+def test_a_resumed_run_ends_in_the_same_bits(lab: Lab) -> None:
+    alone = run_over(lab, NAMES[:1])
+    stop = raising(KeyboardInterrupt(), "round_finished", round=2)
+    with over(lab, NAMES, stop) as federation, pytest.raises(KeyboardInterrupt):
+        federation.run(run_id="r")
+    with over(lab, NAMES) as federation:
+        resumed = in_time(lambda: federation.resume("r"))
+    assert resumed.digest == alone.digest
+    assert digests(resumed.folder) == digests(alone.folder)
+
+
+def test_a_client_whose_training_diverges_is_done_without_at_every_site(
+    lab: Lab, user_code: str
+) -> None:
+    keys = {"model__model_type": f"{user_code}:Explosive", "model__options": {"limit": 2.6}}
+    log = Log()
+    alone, apart = (run_over(lab, NAMES[:sites], log, **keys) for sites in (1, 3))
+    assert log.of("update_refused")
+    assert apart.digest == alone.digest
+    assert digests(apart.folder) == digests(alone.folder)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_sum_out_of_range_repeats_the_round_at_every_site(steps: int, lab: Lab) -> None:
+    keys = {"training__learning_rate": 1e9, "graph__mixing_steps": steps}
+    log = Log()
+    alone, apart = (run_over(lab, NAMES[:sites], log, **keys) for sites in (1, 3))
+    assert len(log.of("grid_coarsened")) >= 2
+    assert apart.digest == alone.digest
+    assert digests(apart.folder) == digests(alone.folder)
+
+
+def test_each_state_crosses_once_to_each_site_that_takes_it(lab: Lab) -> None:
+    """On a ring cut in three the two clients at each end of a part have neighbors elsewhere."""
+    with over(lab, NAMES) as federation:
+        model = federation.loaded.inputs.initial
+        run = in_time(federation.run)
+    with (run.folder / "traffic.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["purpose"] == "exchange"]
+    crossed = Counter[tuple[str, str]]()
+    for row in rows:
+        crossed[row["round"], row["direction"]] += int(row["bytes"])
+    states = 6 * sum(array.nbytes for array in model.values())
+    assert crossed == {
+        (str(number), way): states
+        for number in range(1, ROUNDS + 1)
+        for way in ("to_site", "from_site")
+    }
+
+
+# -- trouble -------------------------------------------------------------------------------------
+
+
+def returning(federation: Federation, site: str) -> Callable[[Event], None]:
+    """An observer that brings a site back a moment after it was lost."""
+
+    def bring() -> None:
+        ShakySite.sites[site].gone = False
+        assert federation.gang.mediator is not None
+        federation.gang.mediator.readmit(site).result(60)
+
+    def observer(event: Event) -> None:
+        if event.name == "site_lost" and event.fields["site"] == site:
+            threading.Thread(target=bring, daemon=True).start()
+
+    return observer
+
+
+@pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
+@pytest.mark.parametrize("order", range(6, 14))
+def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
+    order: int, amid: bool, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = run_over(lab, NAMES[:1])
+    monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", ShakySite)
+    monkeypatch.setattr(ShakySite, "moments", {"north": {order}})
+    monkeypatch.setattr(ShakySite, "amid", amid)
+    log = Log()
+    with over(lab, NAMES, log) as federation:
+        federation._events.observers.append(returning(federation, "north"))
+        result = in_time(federation.run)
+    assert [event["site"] for event in log.of("site_lost")] == ["north"]
+    assert result.digest == alone.digest
+    assert digests(result.folder) == digests(alone.folder)
+
+
+def changed(change: Callable[[Array], Array]) -> Change:
+    return lambda answer: replace(
+        answer, tensors={name: change(array) for name, array in answer.tensors.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("about", "lie", "said"),
+    [
+        ("give_states", changed(lambda a: np.full_like(a, np.nan)), "is not finite"),
+        ("give_states", changed(lambda a: a[:, :1]), "float32"),
+        ("give_states", changed(lambda a: a.astype(np.float64)), "float64"),
+        ("give_states", changed(lambda a: np.concatenate([a, a])), "float32"),
+        ("give_states", lambda answer: replace(answer, tensors={}), "none of client"),
+        ("round", lambda answer: replace(answer, header={"absent": [0]}), "asked for"),
+        ("round", lambda answer: replace(answer, header={}), "a list of clients"),
+        ("mix", changed(lambda a: np.full(a.shape, 1 << 61, np.int64)), "sum"),
+        ("mix", lambda answer: replace(answer, kind="mixed", header={}), "an object"),
+    ],
+)
+def test_a_site_that_answers_what_cannot_be_is_named(
+    about: str, lie: Change, said: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", LyingSite)
+    monkeypatch.setattr(LyingSite, "about", about)
+    monkeypatch.setattr(LyingSite, "lies", {"west": lie})
+    with pytest.raises(SiteRefused, match=f"west.*{said}"):
+        run_over(lab, NAMES)
+
+
+def test_a_limit_on_bytes_is_refused_over_several_sites(lab: Lab) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"traffic\.run_bytes"),
+        over(lab, NAMES, traffic__run_bytes="1GB") as federation,
+    ):
+        federation.run()
