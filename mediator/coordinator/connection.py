@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -106,6 +107,8 @@ class MediatorConnection:
         self._outgoing: queue.Queue[pb.FromCoordinator | None] = queue.Queue(MOST_UNSENT)
         self._keeping = Keeping(self.blobs, discard=True)
         self._outbox = OrderTensors(self._keeping)
+        self._unused: deque[str] = deque()
+        """Blobs of answers whose tensors are no longer used."""
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._listening: dict[str, Notify] = {}
@@ -260,6 +263,8 @@ class MediatorConnection:
         self._board.told.set()
 
     def _take(self, message: pb.ToCoordinator) -> None:
+        while self._unused:
+            self._keeping.let_go(self._unused.popleft())
         match message.WhichOneof("content"):
             case "sites":
                 self._board.update(standing_of(each) for each in message.sites.sites)
@@ -294,7 +299,7 @@ class MediatorConnection:
             made = error_of(answer.site, answer.answer.failure)
         else:
             try:
-                made = payload_of(answer.answer.done, self.blobs)
+                made = self._keeping.read(answer.answer.done, self._unused.append)
             except (BadPayload, BadMessage) as error:
                 log.warning("an answer of site %s cannot be read: %s", answer.site, error)
                 made = AnswerUnreadable(answer.site, type(error).__name__, str(error))

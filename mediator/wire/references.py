@@ -1,18 +1,34 @@
 """Keeping: counts one process's references to blobs in a shared folder.
 
 A blob is pinned from its writing until its last reference is dropped. With `discard` it is then
-removed, unless another process needs it.
+removed, unless another process needs it. Tensors that came as a blob are sent on as that blob.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
 
 from ..proto import federation_pb2 as pb
 from ..workload import Payload
+from .blobs.blob import Blob
 from .blobs.store import BlobStore
-from .messages import done_message
+from .messages import blob_message, blob_of, done_message, payload_of
+from .payloads import header_json
+
+
+class BlobTensors(dict[str, npt.NDArray[Any]]):
+    """The tensors of a blob, by name; the blob is kept as long as this object is used."""
+
+    def __init__(self, tensors: Mapping[str, npt.NDArray[Any]], blob: Blob) -> None:
+        super().__init__(tensors)
+        self.blob = blob
 
 
 class Keeping:
@@ -26,11 +42,28 @@ class Keeping:
 
     def keep(self, payload: Payload) -> pb.Done:
         """Write a payload's blob and add a reference; return the payload's message. BadPayload."""
+        tensors = payload.tensors
+        if isinstance(tensors, BlobTensors) and self.keep_again(tensors.blob.digest):
+            header = header_json(payload.header)
+            return pb.Done(kind=payload.kind, header_json=header, blob=blob_message(tensors.blob))
         while True:
             done = done_message(payload, self.store)
             # Another process may remove it between writing and pin.
             if not done.blob.digest or self.keep_again(done.blob.digest):
                 return done
+
+    def read(self, done: pb.Done, on_unused: Callable[[str], object]) -> Payload:
+        """Read an answer, and keep its blob until its tensors are no longer used.
+
+        Then `on_unused` is called with the digest, to have `let_go` called. That may be amid any
+        call of this object, so it must not call it itself. BadPayload, BadMessage.
+        """
+        payload, blob = payload_of(done, self.store), blob_of(done.blob)
+        if blob is None or not self.keep_again(blob.digest):
+            return payload
+        tensors = BlobTensors(payload.tensors, blob)
+        weakref.finalize(tensors, on_unused, blob.digest).atexit = False
+        return replace(payload, tensors=tensors)
 
     def keep_again(self, digest: str) -> bool:
         """Add a reference to a blob if it is there; return whether it is."""

@@ -25,7 +25,7 @@ from ...federation.futures import failed
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.blob import Blob
 from ...wire.failures import error_of
-from ...wire.messages import BadMessage, blob_message, payload_of
+from ...wire.messages import BadMessage, blob_message
 from ...wire.payloads import BadPayload, header_json
 from ...wire.references import Keeping
 from ...workload import Notify, Payload
@@ -169,6 +169,10 @@ class RunnerLink:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def _let_go_soon(self, digest: str) -> None:
+        with suppress(RuntimeError):  # once it is closed, the folder of all blobs goes
+            self._loop.call_soon_threadsafe(self._outbox.keeping.let_go, digest)
+
     # -- within the thread --------------------------------------------------------------------
 
     async def _begun(self, process: RunnerProcess) -> _Life:
@@ -182,7 +186,7 @@ class RunnerLink:
         try:
             if answer.WhichOneof("result") == "failure":
                 raise error_of(self._settings.site, answer.failure)
-            return payload_of(answer.done, self._outbox.keeping.store)
+            return self._outbox.keeping.read(answer.done, self._let_go_soon)
         finally:
             runner.release(answer.id)
 
