@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,13 +34,15 @@ def three() -> Iterator[Fleet]:
         yield made
 
 
-def check_models(three: Fleet, run: str, folder: Path) -> None:
+def check_models(
+    three: Fleet, run: str, folder: Path, config: Callable[[int], str] = faults.config
+) -> None:
     """Two more rounds with all sites, and the run is stopped; one process makes the same models."""
     faults.check_goes_on(three, run)
     three.run("runs", "stop", run)
     assert three.finished(run)["status"] == "interrupted"
     found = faults.models(three, run)
-    (folder / "config.yaml").write_text(faults.config(max(found)))
+    (folder / "config.yaml").write_text(config(max(found)))
     with fedpilot(["run", "config.yaml", "--json"], folder) as alone:
         assert alone.finish(240) == 0, alone.error()
     made = {e["round"]: e["model"] for e in alone.events if e["event"] == "round_finished"}
@@ -134,4 +136,23 @@ def test_a_site_whose_disk_is_full_is_lost_until_it_has_room(three: Fleet, tmp_p
     assert "the disk of its home is full" in told["reason"]
     faults.DISK.mend(three, full, run)
     check_models(three, run, tmp_path)
+    faults.check_in_order(three)
+
+
+FATAL = (faults.AGENT, faults.RUNNER, faults.COORDINATOR, faults.MEDIATOR, faults.SHORT_CUT)
+"""What may happen to clients on a graph, whose models are at their site alone."""
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 11))]
+)
+def test_clients_on_a_ring_wait_for_their_site(three: Fleet, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(f"ring {seed}")
+    run = f"ring-{seed}"
+    three.submit(faults.ring(ROUNDS), run)
+    three.wait_for(run, "round_started", 180)
+    for fault in FATAL if seed == 0 else dice.sample((*FATAL, faults.LONG_CUT), len(FATAL) + 1):
+        in_the_middle(three, run, dice)
+        happens(fault, three, dice.choice(SITES), run)
+    check_models(three, run, tmp_path, faults.ring)
     faults.check_in_order(three)

@@ -37,6 +37,18 @@ resources: {{workers: 1}}
 """
 
 
+def ring(rounds: int, epochs: int = 100) -> str:
+    """Rounds about as long, of clients on a ring: their models stay at their sites."""
+    return f"""
+federation: {{number_of_clients: 60, rounds: {rounds}, topology: ring, aggregation_strategy: dpsgd}}
+model: {{model_type: mlp}}
+data: {{dataset_type: digits}}
+training: {{execution: sequential, number_of_epochs: {epochs}}}
+participation: {{wait_for_sites_s: 300}}
+resources: {{workers: 1}}
+"""
+
+
 def pinned(rounds: int, epochs: int = 300) -> str:
     """Rounds about as long, on data that lies at the sites (`declare`)."""
     return f"""
