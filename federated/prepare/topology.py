@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..config.schema import Graph, RunConfig
 from ..core.population.partitions.partition import Partition
+from ..core.state import Array
 from ..core.topology.graph_files import NotAGraph, read_graph
 from ..core.topology.mixing import Mixing, NotMixable, metropolis, of_the_graph
-from ..errors import ConfigError
+from ..errors import ConfigError, FederatedError
 
 if TYPE_CHECKING:
     from ..core.topology.graphs import Topology
 
 DRAWN = frozenset({"random_regular", "erdos_renyi", "small_world"})
 """Graphs that are drawn at random, once for all rounds; another networkx may draw another one."""
+RECEIVERS, SOURCES, WEIGHTS = "graph/receivers", "graph/sources", "graph/weights"
+"""Tensors of a spec."""
 MAY_BE_IN_PARTS = DRAWN | {"custom"}
 """All others are connected by construction, or over the rounds."""
 
@@ -75,6 +81,47 @@ def graph_digest(config: RunConfig, partition: Partition) -> str:
     if graphs.weights is None or (config.graph or Graph()).weights != "own":
         return edges
     return hashlib.sha256(edges.encode() + graphs.weights.astype("<f8").tobytes()).hexdigest()
+
+
+def graph_of_spec(config: RunConfig, partition: Partition) -> dict[str, Array]:
+    """The tensors of a spec that hold a graph which the config alone does not determine.
+
+    A site may have another version of networkx, and lacks the file. Empty for any other graph.
+    """
+    if config.federation.topology not in MAY_BE_IN_PARTS:
+        return {}
+    graphs = topology_of(config, partition)
+    if graphs is None:
+        return {}
+    edges = graphs.of_round(1)
+    weights = {} if graphs.weights is None else {WEIGHTS: graphs.weights}
+    return {RECEIVERS: edges.receivers, SOURCES: edges.sources, **weights}
+
+
+def topology_at_site(
+    config: RunConfig, partition: Partition, told: Mapping[str, Array]
+) -> Topology | None:
+    """The graphs of a run's rounds at a site, by what its spec says; None if there are none.
+
+    Raises ConfigError as `topology_of`, and FederatedError for tensors that are no graph.
+    """
+    ends, weights = [told.get(RECEIVERS), told.get(SOURCES)], told.get(WEIGHTS)
+    if all(each is None for each in ends):
+        return topology_of(config, partition)
+    from ..core.topology.edges import Edges
+    from ..core.topology.graphs import Topology
+
+    nodes = partition.number_of_clients
+    for each in ends:
+        if each is None or each.dtype != np.int64 or not ((each >= 0) & (each < nodes)).all():
+            raise FederatedError(f"the edges of a spec's graph are not between {nodes} clients")
+    arrays = [each for each in (*ends, weights) if each is not None]
+    if len({each.shape for each in arrays}) > 1 or arrays[0].ndim != 1:
+        raise FederatedError("the ends and weights of a spec's graph have different lengths")
+    edges = Edges.of(nodes, *ends)
+    if len(edges) != len(arrays[0]):
+        raise FederatedError("a spec's graph has an edge twice, or from a client to itself")
+    return Topology.static(edges, None if weights is None else weights.astype(np.float64))
 
 
 def mixing_of(config: RunConfig, graphs: Topology, round_number: int) -> Mixing:

@@ -39,7 +39,7 @@ from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
-from ..prepare.topology import topology_of
+from ..prepare.topology import topology_at_site
 from ..prepare.user_code import archive_of, carried
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
@@ -114,7 +114,8 @@ class FederatedWorkload:
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._inputs)
         self._journal = Journal(None, self._site)
-        self._graphs = topology_of(self._config, self._inputs.data.partition)
+        partition = self._inputs.data.partition
+        self._graphs = topology_at_site(self._config, partition, spec.tensors)
         self._part: GraphPart | None = None
         if self._gate is not None:
             self._check_company(self._gate)

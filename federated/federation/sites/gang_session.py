@@ -14,6 +14,7 @@ from typing import Any
 from fedpilot.mediator import FederationMediator, GangRequest, Payload, Site
 
 from ...config.telling import told
+from ...core.state import State
 from ...errors import FederatedError
 from ...prepare.gang_request import gang_request, object_store_bytes
 from ..events import EventBus
@@ -50,6 +51,8 @@ class GangSession:
         strict = loaded.config.run.reproducible == "strict"
         self.relay = EventRelay(events.emit, strict=strict)
         self._life = Lifetime(undo)
+        self._graph: State | None = None
+        """The tensors of a spec, once needed."""
         self.mediator: FederationMediator | None = None
         """Routes orders to the sites; None unless the gang is at work."""
 
@@ -154,6 +157,7 @@ class GangSession:
     def spec_of(self, site: str) -> Payload:
         """A site's spec of the federation; raises UnionError if it has none of the run's data."""
         from ...prepare.inputs.local_data import hand_over
+        from ...prepare.topology import graph_of_spec
 
         loaded, union = self._loaded, self._loaded.inputs.union
         apart = self._source.apart or union is not None
@@ -166,4 +170,7 @@ class GangSession:
             header["place"] = union.place_of(site).to_json()
         if loaded.config.run.reproducible == "strict" and (there := self.workers):
             header["like"] = there[0]
-        return self._source.told(Payload(kind="federation", header=header))
+        if self._graph is None:
+            self._graph = graph_of_spec(loaded.config, loaded.inputs.data.partition)
+        spec = Payload(kind="federation", header=header, tensors=self._graph)
+        return self._source.told(spec)
