@@ -15,6 +15,7 @@ from fedpilot.fabric.terminal.console import print_json
 from .options import JSON, SET
 
 if TYPE_CHECKING:
+    from ..core.population.sampling import Indices
     from ..federation.federation import Federation
     from ..federation.setup.loaded_config import LoadedConfig
 
@@ -102,16 +103,36 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
 
 def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
     """The graph of the first round; None in a star and with groups."""
+    from ..config.schema import Graph
     from ..prepare.topology import topology_of
 
     if (graphs := topology_of(loaded.config, loaded.inputs.data.partition)) is None:
         return None
     edges = graphs.of_round(1)
+    crossing = edges.crossing(_places(loaded)) * (loaded.config.graph or Graph()).mixing_steps
     return {
+        "crossing_models": crossing,
+        "crossing_bytes": crossing * loaded.inputs.bytes_of_update,
         "edges": len(edges) // 2,
         "neighbors": [int(edges.received.min()), int(edges.received.max())],
         "changes": graphs.changes,
     }
+
+
+def _places(loaded: LoadedConfig) -> Indices:
+    """(clients,): the number of each client's site, if all sites have as many workers."""
+    import numpy as np
+
+    from fedpilot.mediator.core.assignment import SiteCapacity, assign
+
+    federation, sites = loaded.config.federation, loaded.config.sites.names
+    alike = [SiteCapacity(site, 1) for site in sites]
+    places = np.zeros(loaded.inputs.population, dtype=np.int64)
+    shares = assign(federation.assignment, len(places), alike).shares
+    for number, site in enumerate(sites):
+        for clients in shares.get(site, ()):
+            places[clients.start : clients.stop : clients.step] = number
+    return places
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
@@ -140,6 +161,10 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
     sites = facts["sites"]
     if len(sites) > 1:
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"
+        if graph is not None:
+            crossing = in_bytes(graph["crossing_bytes"])
+            models = f"{graph['crossing_models']:,} models ({crossing})"
+            yield f"about {models} cross between them in a round"
     if total := facts["bytes_of_updates"]:
         yield (
             f"`{federation.aggregation_strategy}` keeps every update of a round: {cohort:,} "

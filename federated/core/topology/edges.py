@@ -67,3 +67,13 @@ class Edges:
     def received(self) -> Nodes:
         """(nodes,): how many neighbors each node receives from."""
         return np.bincount(self.receivers, minlength=self.nodes)
+
+    def crossing(self, places: Nodes) -> int:
+        """How many states cross between places, (nodes,) the place of each node.
+
+        A state crosses once to each other place whose nodes receive it.
+        """
+        to, of = places[self.receivers], places[self.sources]
+        apart = to != of
+        many = int(places.max(initial=0)) + 1
+        return len(np.unique(self.sources[apart] * many + to[apart]))

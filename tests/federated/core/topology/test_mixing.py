@@ -147,3 +147,17 @@ def test_own_weights_that_are_the_same_both_ways_conserve_the_sum(
 def test_own_weights_that_would_move_the_mean_are_refused(weights: list[float], said: str) -> None:
     with pytest.raises(NotMixable, match=said):
         of_the_graph(TRIANGLE, np.array(weights))
+
+
+@given(undirected(), st.integers(1, 4), st.randoms())
+def test_a_state_crosses_once_to_each_place_that_takes_it(
+    edges: Edges, places: int, random: Random
+) -> None:
+    place = np.array([random.randrange(places) for _ in range(edges.nodes)], dtype=np.int64)
+    mixing = metropolis(edges)
+    counted = 0
+    for of in range(places):
+        for by in set(range(places)) - {of}:
+            by_nodes, of_nodes = (np.flatnonzero(place == each) for each in (by, of))
+            counted += len(mixing.taken(by=by_nodes, of=of_nodes))
+    assert edges.crossing(place) == counted
