@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from fedpilot.mediator.core.rules.wants import Wants
 from fedpilot.mediator.federation.futures import done
 
 from ..algorithms import algorithm_of
-from ..config.telling import understood
+from ..config.telling import DISTRIBUTION, understood
 from ..core.algorithm import Needs
 from ..core.population.federated_data.place import Place
 from ..core.population.sampling import Indices
@@ -33,7 +34,7 @@ from ..core.population.shares import taken
 from ..core.state import State
 from ..core.sums.partial import Partial, grid
 from ..engine.journal import Journal
-from ..errors import FederatedError, WorkersNotUp
+from ..errors import FederatedError, VersionsDiffer, WorkersNotUp
 from ..prepare.grouping import steps_of
 from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
@@ -83,6 +84,7 @@ class FederatedWorkload:
         self._graph_round: GraphRound | None = None
         """The latest one."""
         self._attempt_key = ""
+        """Of that round's attempt."""
         self._held_in: str | None = None
         """The run folder that holds the digest of the data's content, once checked."""
 
@@ -235,6 +237,7 @@ class FederatedWorkload:
     def stop(self) -> None:
         """End the workers; unfinished work fails."""
         self._started.close()
+        self._graph_round = None
 
     # -- a round ------------------------------------------------------------------------------
 
@@ -266,7 +269,7 @@ class FederatedWorkload:
         if self._graphs is not None:
             part = self._part_at_work(cohort.clients, self._graphs)
             self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part)
-            self._attempt_key = header["attempt"]
+            self._attempt_key = _attempt_of(header)
             self._rounds.add(self._graph_round, model)
             return self._graph_round.answer
         begun = SiteRound(
@@ -353,3 +356,11 @@ class FederatedWorkload:
             details |= {"within": self._config.resources.start_timeout, "cpus": busy.cpus}
             details |= {"load": busy.average, **nice}
         self._notify(Payload(kind=kind, header={"site": self._site, **details}))
+
+
+def _attempt_of(header: Mapping[str, Any]) -> str:
+    """The attempt at a round on a graph; VersionsDiffer for an order of a version without any."""
+    if "attempt" not in header:
+        lacking = "its orders do not separate the training of a graph from its mixing"
+        raise VersionsDiffer("an earlier one", version(DISTRIBUTION), lacking)
+    return str(header["attempt"])

@@ -235,8 +235,18 @@ class SiteMembership:
         self._assignment = assign(self._strategy, population, self._capacities(), pinned)
         return self._assignment
 
+    def assign_as(self, shares: Mapping[str, Share]) -> None:
+        """Assign clients as they were assigned before; sites that are not there keep theirs."""
+        given = {site: size(share) for site, share in shares.items()}
+        self._assignment = Assignment(strategy=self._strategy, movable=dict(shares), given=given)
+
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
-        """Give each returned site clients that it lacks, at most this part of all movable ones."""
+        """Give each returned site clients that it lacks, at most this part of all movable ones.
+
+        Without replacement all clients stay.
+        """
+        if not self.replacement:
+            return
         with self._lock:
             for site in sorted(self._returning - self._left_alone):
                 before = self.assignment

@@ -55,8 +55,9 @@ class Keeping:
     def read(self, done: pb.Done, on_unused: Callable[[str], object]) -> Payload:
         """Read an answer, and keep its blob until its tensors are no longer used.
 
-        Then `on_unused` is called with the digest, to have `let_go` called. That may be amid any
-        call of this object, so it must not call it itself. BadPayload, BadMessage.
+        `on_unused` gets the digest then, and has to arrange a call of `let_go`. It must not call
+        `let_go` itself: garbage collection calls it, while this thread may hold the lock.
+        BadPayload, BadMessage.
         """
         payload, blob = payload_of(done, self.store), blob_of(done.blob)
         if blob is None or not self.keep_again(blob.digest):

@@ -98,8 +98,11 @@ def check_bounds(partial: Partial, model: State, *, parts: int = 1) -> None:
     site bounds its mixtures.
     """
     for name, bound in partial.bounds.items():
-        most = _most(model[name], partial.exponents[name]) * partial.weight
-        if bound > most * (parts if bound >= 1 << RANGE_BITS else 1):
+        beyond = bound >= 1 << RANGE_BITS
+        # Where all clients of a graph's site are absent, their neighbors' models are still bounded.
+        weight = max(partial.weight, 1) if beyond and parts > 1 else partial.weight
+        most = _most(model[name], partial.exponents[name]) * weight
+        if bound > most * (parts if beyond else 1):
             wanted = f"at most {_in_words(most)} for its weight of {partial.weight}"
             raise AnswerRefused(f"the bound of {name}", _in_words(bound), wanted)
         if partial.clients == 1 and bound < 1 << RANGE_BITS:

@@ -79,7 +79,9 @@ def checked_partial(
     for name in ("training_seconds", "busy_seconds"):
         _seconds(header.get(name), f"`{name}`")
     if members.equal:
-        _seconds(header.get("squares"), "`squares`")
+        squares = header.get("squares")
+        if type(squares) is not int or not 0 <= squares < 10**LONGEST_NUMBER:
+            _refuse("`squares`", shown(squares), "a whole number")
     _check_updates(told, tensors, model, roles, counted, keeps_updates)
     _check_owners(told, weight, members)
     _check_digests(header.get("digests"), model, members)

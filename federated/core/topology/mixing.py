@@ -18,6 +18,8 @@ from .edges import Edges, Nodes
 
 UNIT = 1 << 16
 """What the weights of a node sum to."""
+SQUARES_BITS = 128
+"""Sums of squared distances are in units of 2**-128."""
 EDGE = "the weight of the edge from {} to {}"
 
 
@@ -139,13 +141,14 @@ def of_the_graph(edges: Edges, fractions: npt.NDArray[np.float64]) -> Mixing:
     return mixing
 
 
-def consensus_distance(squares: float, nodes: int, moved: float) -> float:
+def consensus_distance(squares: int, nodes: int, moved: float) -> float:
     """How far the nodes' states are from their mean: the root of the mean squared distance.
 
-    `squares` is the sum of the squared distances to a point, and `moved` the squared distance of
-    the mean to that point (Kong et al. 2021, "Consensus control for decentralized deep learning").
+    `squares` is the sum of the squared distances to a point, in units of 2**-`SQUARES_BITS`, and
+    `moved` the squared distance of the mean to that point (Kong et al. 2021, "Consensus control for
+    decentralized deep learning").
     """
-    return math.sqrt(max(0.0, squares / nodes - moved))
+    return math.sqrt(max(0.0, squares / (nodes << SQUARES_BITS) - moved))
 
 
 def _refuse_directed(edges: Edges) -> None:

@@ -14,17 +14,20 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 from fedpilot.mediator import Payload, Share, SiteUnreachable
 from fedpilot.mediator.errors import AnswerUnreadable
 
 from ...config.schema import Graph
+from ...config.telling import DISTRIBUTION
 from ...core.population.cohort_members import Members
 from ...core.population.shares import part_name, told
 from ...core.rounds.participation import Rules
 from ...core.state import State
 from ...core.sums.amounts import AnswerRefused
+from ...errors import VersionsDiffer
 from .gather import Answered, Answers, Part, gather
 from .run_context import RoundQuery, RunContext
 from .site_orders import GIVING, MIXING, TAKING, TRAINING
@@ -40,15 +43,18 @@ class GraphQuery(RoundQuery):
         return f"round {self.round_number}"
 
     def check(self, share: Share, answer: Payload) -> None:
-        absent, members = answer.header.get("absent"), self.members(share)
+        if answer.kind == "partial":
+            lacking = "it answers a round on a graph with a sum before the clients are mixed"
+            raise VersionsDiffer(version(DISTRIBUTION), "an earlier one", lacking)
+        if answer.kind != "graph_trained":
+            raise AnswerRefused("the answer", f"{answer.kind!r:.60}", "that of a round on a graph")
+        absent = answer.header.get("absent")
         if not isinstance(absent, list) or any(type(each) is not int for each in absent):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "a list of clients")
         if len(set(absent)) < len(absent) or any(
             not any(each in clients for clients in share) for each in absent
         ):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "clients that it was asked for")
-        if answer.kind != "graph_trained" or len(absent) > members.most:
-            raise AnswerRefused("the answer", f"{answer.kind!r:.60}", "that of a round on a graph")
 
     def covered(self, share: Share, answer: Payload) -> int:
         return self.members(share).most
@@ -70,7 +76,7 @@ class GraphRounds:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._steps = (run.config.graph or Graph()).mixing_steps
-        # What a site has trained is gone with its process: another coordinator has it trained anew.
+        # Another coordinator does not know how far the exchange came: it has all trained anew.
         coordinator = secrets.token_hex(4)
         self._attempts = (f"{coordinator}.{number}" for number in itertools.count())
 
@@ -130,11 +136,14 @@ class GraphRounds:
         for one, other, problem in taken:
             if said := _answer(other.site, problem).header.get("problem"):
                 raise _Refused(
-                    one.site, AnswerRefused("its models", f"{said}", "as they should be")
+                    one.site, AnswerRefused("its models", f"{said!r:.200}", "as they should be")
                 )
 
     def _mix(self, sums: TrainingQuery, parts: Sequence[Part], step: int) -> list[Answered]:
-        """Mix once; returns all sums after the last step, and before it those out of range."""
+        """Mix once; returns the sites' sums after the last step.
+
+        After an earlier step it returns the sums that left their range, if there are any.
+        """
         asked = [(part, self._ask(sums, MIXING, part, step)) for part in parts]
         found = []
         for part, mixed in asked:

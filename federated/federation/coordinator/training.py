@@ -5,7 +5,6 @@ If a clock decides which clients count, the phase journals them before use, for 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +42,9 @@ class RoundTraining:
     by_site: Mapping[str, Any]
     """What each site added, for the round's row; empty if a sum has left its range."""
     digests: dict[str, dict[str, str]]
-    squares: float
-    """On a graph: the sum of the models' squared distances to the mean before the round."""
+    squares: int
+    """On a graph: the sum of the models' squared distances to the mean before the round, exact
+    (`consensus_distance`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class TrainingPhase:
             seconds=sum(header["training_seconds"] for header in headers),
             by_site=by_site,
             digests={k: v for header in headers for k, v in header["digests"].items()},
-            squares=math.fsum(header.get("squares", 0.0) for header in headers),
+            squares=sum(header.get("squares", 0) for header in headers),
         )
 
     def _answers(self, query: TrainingQuery, rules: Rules) -> Answers:

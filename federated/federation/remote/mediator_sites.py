@@ -118,9 +118,11 @@ class MediatorSites(SiteSource):
     ) -> Sequence[Site]:
         """The sites that are ready; raises ReservationRefused if they are too few for too long."""
         wanted = self._config.sites
+        before = self._before() if self._again else ()
+        stay = before if self._config.clients_keep_states else ()
         ready = self._connection.wait_for_sites(
-            self.least or wanted.count or 1,
-            wanted.required,
+            max(self.least or wanted.count or 1, len(stay)),
+            (*wanted.required, *stay),
             self._config.participation.wait_for_sites_s,
             among=() if self._declared is None else among,
             # Orders under way are found again only if every site has the same clients as before.
@@ -128,12 +130,11 @@ class MediatorSites(SiteSource):
         )
         names = tuple(str(each.name) for each in ready)
         if self._declared is None:
-            before = self._before() if self._again else ()
-            self.names = names = chosen(names, wanted.count, wanted.required, before)
+            self.names = names = stay or chosen(names, wanted.count, wanted.required, before)
             self._keep(names)
         if self._again:
             self._leave_others(names)
-        return [self._site(name) for name in names]
+        return [self._site(name) for name in self.names]
 
     def _before(self) -> tuple[str, ...]:
         """The sites that took part when the previous coordinator ended."""
@@ -226,6 +227,8 @@ class MediatorSites(SiteSource):
         """Why only the sites that a run began with may take part; empty if others may."""
         if self._declared is not None:
             return "the data of the run lies at the sites that it began with"
+        if self._config.clients_keep_states:
+            return "what its clients keep is at the sites that it began with"
         if self._config.sites.count is not None and not mediator.membership.replacement:
             return "its clients stay with the sites that they were given to"
         return ""

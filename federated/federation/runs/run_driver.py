@@ -30,6 +30,7 @@ from ..run_folder.folder import RunFolder, find_run, new_run_id
 from ..setup.global_model import CurrentModel, GlobalModel
 from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
+from .client_sites import keep_at_their_sites
 from .continuing import ROUNDS, Parent
 from .run_record import RunAttempt, RunResult
 
@@ -180,6 +181,9 @@ class RunDriver:
     def _rounds(self, folder: RunFolder, resumed: bool, before: Sequence[Facts]) -> str:
         """Run the rounds; return why they ended."""
         coordinator = self.coordinator(folder)
+        if self._loaded.config.clients_keep_states:
+            mediator = self._gang.running("the gang has ended meanwhile")
+            keep_at_their_sites(mediator, folder.journal)
         if resumed:
             self._gang.relay.compare_workers(before)
         initial = self._loaded.inputs.initial

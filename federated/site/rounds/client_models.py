@@ -19,7 +19,7 @@ from fedpilot.fabric.host.machine import usable_cpus
 from ...core.population.sampling import Indices
 from ...core.state import Array, State
 from ...core.sums.partial import RANGE_BITS
-from ...core.topology.mixing import Mixing
+from ...core.topology.mixing import SQUARES_BITS, Mixing
 from ...engine.compiled.mixing import (
     Floats,
     bound,
@@ -33,6 +33,10 @@ from ..states.shared_memory import SharedStack
 
 THREADS = min(8, usable_cpus())
 """They mix while the workers wait."""
+
+
+LARGEST = 1e250
+"""Squared distances above this are of models that nobody can use, and count for nothing."""
 
 
 class ModelsInMemory:
@@ -121,8 +125,11 @@ def mix_models(
             made[: mixing.nodes, models.layout.words(name)[1]] = result[: mixing.nodes]
 
 
-def squares_of(models: Stack, mean: State, names: Iterable[str], there: slice | Indices) -> float:
-    """The sum of some models' squared distances to a model, over the tensors of these names."""
+def squares_of(models: Stack, mean: State, names: Iterable[str], there: slice | Indices) -> int:
+    """The sum of some models' squared distances to a model, over the tensors of these names.
+
+    It is exact, in units of 2**-`SQUARES_BITS`: sites' sums add up to the same in any grouping.
+    """
     of_clients: Floats = np.zeros(len(models))
     for name in names:
         kind, columns = models.layout.words(name)
@@ -130,7 +137,8 @@ def squares_of(models: Stack, mean: State, names: Iterable[str], there: slice | 
         if kind.itemsize < 4:
             rows, columns = _at_least_float32(rows[:, columns]), slice(None)
         of_clients += squared_distances(rows, in_a_row(mean[name]), columns)
-    return math.fsum(of_clients[there].tolist())
+    finite = np.nan_to_num(of_clients[there]).tolist()
+    return sum(int(math.ldexp(square, SQUARES_BITS)) for square in finite if square < LARGEST)
 
 
 def _at_least_float32(rows: Array) -> Array:

@@ -33,7 +33,8 @@ from .client_models import THREADS, beyond_range, largest_of, mix_models, square
 from .graph_part import GraphPart
 
 STATES, TAKEN = "states", "states_taken"
-"""Kinds of answers: models for another site; what is wrong with those of another site."""
+"""Kinds of answers: to `give`, the models that another site needs; to `take`, what is wrong with
+the models that another site gave."""
 LACKING, MIXED, PARTIAL = "lacking", "mixed", "partial"
 """Kinds of answers: a neighbor's model has not come; the models are mixed once; the sum of all."""
 
@@ -207,7 +208,7 @@ class GraphMixing:
             "partial": header,
             "busy_seconds": self._trained.busy_s,
             "training_seconds": self._trained.arithmetic_s,
-            "squares": 0.0 if mixed is None else squares_of(mixed, self._mean, names, there),
+            "squares": 0 if mixed is None else squares_of(mixed, self._mean, names, there),
             "digests": {} if mixed is None else self._digests(mixed),
         }
         return Payload(kind=PARTIAL, header=told, tensors=tensors)

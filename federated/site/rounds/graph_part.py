@@ -86,14 +86,13 @@ def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Ind
     partition = inputs.data.partition
     samples = partition.sizes(clients)
     order = np.argsort(-samples, kind="stable")
+    # A round asks for its graph several times.
+    mixing = lru_cache(maxsize=1)(lambda number: mixing_of(config, graphs, number))
     return GraphPart(
         clients=clients[order],
         samples=samples[order],
         population=inputs.population,
-        # A round asks for its graph several times.
-        mixing_of_round=lru_cache(maxsize=1)(
-            lambda number: mixing_of(config, graphs, number if graphs.changes else 1)
-        ),
+        mixing_of_round=lambda number: mixing(number if graphs.changes else 1),
         changes=graphs.changes,
         steps=(config.graph or Graph()).mixing_steps,
         initial=inputs.initial,

@@ -9,6 +9,7 @@ from fedpilot.mediator import (
     Change,
     ChangeKind,
     Payload,
+    Promise,
     ReservationRefused,
     RunnersSpent,
 )
@@ -44,6 +45,16 @@ def test_a_lost_site_counts_no_more_and_its_clients_belong_to_others() -> None:
 def test_without_replacement_a_lost_sites_clients_stay_its_own() -> None:
     mediator, _ = started(*"ab", replacement=False)
     mediator.membership.remove("b", "a storm")
+    assert sizes(mediator) == {"a": 6, "b": 6}
+
+
+def test_without_replacement_no_client_moves_to_a_larger_or_a_new_site() -> None:
+    mediator, _ = started(*"ab", replacement=False)
+    mediator.membership.remove("b", "a storm")
+    mediator.membership.know("c")
+    for site in "bc":
+        mediator.membership.restore(site, Promise(site, 100))
+    mediator.membership.rebalance(1.0)
     assert sizes(mediator) == {"a": 6, "b": 6}
 
 
