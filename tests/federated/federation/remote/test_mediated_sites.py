@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,6 +49,8 @@ class Connection:
         self.sites: dict[SiteName, SiteStanding] = {}
         self.changed: Callable[[SiteStanding], None] = lambda _: None
         self.on_link_use: Any = None
+        self.required: Collection[str] = ()
+        """The sites that were waited for."""
         for name, state in states.items():
             self.set(name, state)
 
@@ -57,7 +59,10 @@ class Connection:
         self.sites = {**self.sites, standing.name: standing}
         self.changed(standing)
 
-    def wait_for_sites(self, *_: Any, **__: Any) -> tuple[SiteStanding, ...]:
+    def wait_for_sites(
+        self, least: int, required: Collection[str], *_: Any, **__: Any
+    ) -> tuple[SiteStanding, ...]:
+        self.required = required
         return tuple(each for each in self.sites.values() if each.state is SiteState.READY)
 
     def on_site_change(self, callback: Callable[[SiteStanding], None]) -> None:
@@ -76,9 +81,15 @@ class Run:
     def __init__(
         self, connection: Connection, members: Path, undo: ExitStack, *, again: bool, **sites: Any
     ) -> None:
-        """`replacement` of the config is said with `sites`."""
-        replaces = sites.pop("replacement", True)
-        config = parse_config({**CONFIG, "sites": {**CONFIG["sites"], **sites}})
+        """`replacement` of the config is said with `sites`, and `federation`."""
+        replaces, federation = sites.pop("replacement", True), sites.pop("federation", {})
+        config = parse_config(
+            {
+                **CONFIG,
+                "federation": federation or CONFIG["federation"],
+                "sites": {**CONFIG["sites"], **sites},
+            }
+        )
         source = MediatorSites(
             config, cast(MediatorConnection, connection), again=again, members=members
         )
@@ -175,6 +186,32 @@ def test_a_site_that_clients_may_not_move_to_is_told_why_it_is_not_taken(
     eventually(lambda: "bergen" in run.passed, SOON_S, "it is said")
     assert run.passed == {"bergen": "its clients stay with the sites that they were given to"}
     assert set(run.mediator.membership.sites) == {"oslo", "paris"}
+
+
+RING = {
+    "federation": {
+        "number_of_clients": 12, "rounds": 2, "topology": "ring", "aggregation_strategy": "dpsgd"
+    },
+    "replacement": False,
+    "count": None,
+}  # fmt: skip
+
+
+def test_a_graph_has_the_sites_that_it_began_with_and_no_others(
+    tmp_path: Path, undo: ExitStack
+) -> None:
+    connection, members = three(), tmp_path / "members.json"
+    with ExitStack() as first:
+        run = Run(connection, members, first, again=False, **RING)
+        connection.set("bergen", SiteState.READY)
+        connection.set("tokyo", SiteState.LOST)
+        eventually(lambda: "bergen" in run.passed, SOON_S, "it is said")
+        assert run.passed == {"bergen": "what its clients keep is at the sites that it began with"}
+        assert set(run.mediator.membership.sites) == {"oslo", "paris"}
+    connection.set("tokyo", SiteState.READY)
+    run = Run(connection, members, undo, again=True, **RING)
+    assert set(connection.required) == {"oslo", "paris", "tokyo"}
+    run.has("oslo", "paris", "tokyo")
 
 
 def run_members(path: Path) -> list[str]:
