@@ -57,13 +57,18 @@ def draw(
     ):
         rounds, losses = _series(rows, name)
         if losses:
-            right.plot(rounds, losses, color=colour, linewidth=2, label=label)
+            alone = "o" if len(losses) == 1 else None  # a line of one point is invisible
+            right.plot(rounds, losses, marker=alone, color=colour, linewidth=2, label=label)
     right.set_title("loss", loc="left", fontsize=11, color=INK)
     right.set_ylim(bottom=0)
     if right.lines:
         right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
         axes.set_xlabel("round", color=INK)
+        if rows:
+            first, last = rows[0]["round"], rows[-1]["round"]
+            beside = max(0.5, (last - first) / 40)
+            axes.set_xlim(first - beside, last + beside)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color=FAINT, linewidth=0.6, alpha=0.7)
