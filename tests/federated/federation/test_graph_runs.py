@@ -14,7 +14,17 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn.functional import cross_entropy
 
-from federations import CLIENTS, Lab, Log, computed, many_pieces, raising, timeless
+from federations import (
+    CLIENTS,
+    ROUNDS,
+    Lab,
+    Log,
+    computed,
+    many_pieces,
+    on_a_graph,
+    raising,
+    timeless,
+)
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
 from fedpilot.federated.core.topology.mixing import metropolis
@@ -25,18 +35,6 @@ from fedpilot.federated.site.rounds.graph_round import GraphRound
 from fedpilot.federated.site.states.client_states import ClientStates
 from mixings import dense
 from records import Archive
-
-ROUNDS = 4
-
-
-def on_a_graph(name: str = "ring", **keys: Any) -> dict[str, Any]:
-    return {
-        "federation__clients_per_round": None,
-        "federation__rounds": ROUNDS,
-        "federation__topology": name,
-        "federation__aggregation_strategy": "dpsgd",
-        **keys,
-    }
 
 
 def nodes_of(run: Path, after: int = ROUNDS, clients: int = CLIENTS) -> dict[str, Array]:

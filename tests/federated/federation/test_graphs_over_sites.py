@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -14,34 +13,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federations import CLIENTS, Lab, Log, in_time, raising, timeless
+from federations import (
+    ALONE,
+    CLIENTS,
+    ROUNDS,
+    Lab,
+    Log,
+    in_time,
+    on_a_graph,
+    raising,
+    timeless,
+)
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-from fedpilot.federated import Event, Federation, RunResult
+from fedpilot.federated import Federation, RunResult
 from fedpilot.federated.core.rounds.participation import SiteRefused
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.errors import ConfigError, RunRefused
 from fedpilot.federated.site.states.client_states import ClientStates
 from fedpilot.mediator.core.assignment import STRATEGIES
 from lying_sites import Change, LyingSite
-from shaky_sites import ShakySite
+from shaky_sites import ShakySite, returning
 
-ROUNDS = 4
 NAMES = ("east", "north", "west")
 
 
-def on_a_graph(name: str = "ring", **keys: Any) -> dict[str, Any]:
-    return {
-        "federation__clients_per_round": None,
-        "federation__rounds": ROUNDS,
-        "federation__topology": name,
-        "federation__aggregation_strategy": "dpsgd",
-        "resources__workers": 1,
-        **keys,
-    }
-
-
 def over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> Federation:
-    config = lab.config(**on_a_graph(**keys))
+    config = lab.config(**{**ALONE, **on_a_graph(**keys)})
     cluster = FakeCluster([fake_machine("a", CPU=16)])
     return Federation(config, observers=observers, cluster=cluster, sites=sites)
 
@@ -186,21 +183,6 @@ def test_each_state_crosses_once_to_each_site_that_takes_it(lab: Lab) -> None:
 
 
 # -- trouble -------------------------------------------------------------------------------------
-
-
-def returning(federation: Federation, site: str) -> Callable[[Event], None]:
-    """An observer that brings a site back a moment after it was lost."""
-
-    def bring() -> None:
-        ShakySite.sites[site].gone = False
-        assert federation.gang.mediator is not None
-        federation.gang.mediator.readmit(site).result(60)
-
-    def observer(event: Event) -> None:
-        if event.name == "site_lost" and event.fields["site"] == site:
-            threading.Thread(target=bring, daemon=True).start()
-
-    return observer
 
 
 @pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])

@@ -338,6 +338,17 @@ class Lab:
             return federation.run()
 
 
+def on_a_graph(name: str = "ring", **keys: Any) -> Config:
+    """The keys of a run on a graph."""
+    return {
+        "federation__clients_per_round": None,
+        "federation__rounds": ROUNDS,
+        "federation__topology": name,
+        "federation__aggregation_strategy": "dpsgd",
+        **keys,
+    }
+
+
 def timeless(rows: Any) -> list[dict[str, Any]]:
     """The metrics that must not depend on when and where."""
     timing = ("seconds", "training_seconds", "clients_per_second", "time", "sites", "left_out")

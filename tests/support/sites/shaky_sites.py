@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
@@ -72,6 +73,21 @@ class ShakySite(InProcessSite):
                 answer.set_result(made.result())
             else:
                 answer.set_exception(error)
+
+
+def returning(federation: Federation, site: str) -> Callable[[Event], None]:
+    """An observer that brings a site back a moment after it was lost."""
+
+    def bring() -> None:
+        ShakySite.sites[site].gone = False
+        assert federation.gang.mediator is not None
+        federation.gang.mediator.readmit(site).result(60)
+
+    def observer(event: Event) -> None:
+        if event.name == "site_lost" and event.fields["site"] == site:
+            threading.Thread(target=bring, daemon=True).start()
+
+    return observer
 
 
 class Region:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -12,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from federations import Lab, in_time, raising, timeless
-from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.rounds.participation import TooFewSites
 from fedpilot.federated.federation.coordinator.coordinator import Coordinator
 from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.mediator import Payload
-from shaky_sites import SITES, Moments, Region, ShakySite
+from shaky_sites import SITES, Moments, Region, ShakySite, returning
 
 
 @pytest.fixture
@@ -134,21 +131,6 @@ def test_orders_have_keys_that_a_coordinator_started_anew_finds_again(
 
 
 # -- sites that return ------------------------------------------------------------------------
-
-
-def returning(federation: Federation, site: str) -> Callable[[Event], None]:
-    """An observer that brings a site back a moment after it was lost."""
-
-    def bring() -> None:
-        ShakySite.sites[site].gone = False
-        assert federation.gang.mediator is not None
-        federation.gang.mediator.readmit(site).result(60)
-
-    def observer(event: Event) -> None:
-        if event.name == "site_lost" and event.fields["site"] == site:
-            threading.Thread(target=bring, daemon=True).start()
-
-    return observer
 
 
 def test_a_run_waits_for_the_return_of_the_last_site(lab: Lab, region: Region) -> None:
