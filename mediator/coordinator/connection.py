@@ -191,6 +191,7 @@ class MediatorConnection:
         if self._board.told.is_set() and threading.current_thread() is not self._reader:
             self._reader.join(JOIN_S)
         self._undo.close()
+        self._keeping.close()
         self._end("the connection was closed here")
 
     def __enter__(self) -> Self:
@@ -264,7 +265,7 @@ class MediatorConnection:
 
     def _take(self, message: pb.ToCoordinator) -> None:
         while self._unused:
-            self._keeping.let_go(self._unused.popleft())
+            self._keeping.unused(self._unused.popleft())
         match message.WhichOneof("content"):
             case "sites":
                 self._board.update(standing_of(each) for each in message.sites.sites)

@@ -38,6 +38,8 @@ class Keeping:
         self.store = store
         self._discard = discard
         self._needed: Counter[str] = Counter()
+        self._read: Counter[str] = Counter()
+        """References that tensors in use have."""
         self._lock = threading.Lock()
 
     def keep(self, payload: Payload) -> pb.Done:
@@ -55,16 +57,32 @@ class Keeping:
     def read(self, done: pb.Done, on_unused: Callable[[str], object]) -> Payload:
         """Read an answer, and keep its blob until its tensors are no longer used.
 
-        `on_unused` gets the digest then, and has to arrange a call of `let_go`. It must not call
-        `let_go` itself: garbage collection calls it, while this thread may hold the lock.
+        `on_unused` gets the digest then, and has to arrange a call of `unused`. It must not call
+        `unused` itself: garbage collection calls it, while this thread may hold the lock.
         BadPayload, BadMessage.
         """
         payload, blob = payload_of(done, self.store), blob_of(done.blob)
         if blob is None or not self.keep_again(blob.digest):
             return payload
+        with self._lock:
+            self._read[blob.digest] += 1
         tensors = BlobTensors(payload.tensors, blob)
         weakref.finalize(tensors, on_unused, blob.digest).atexit = False
         return replace(payload, tensors=tensors)
+
+    def unused(self, digest: str) -> None:
+        """Drop the reference that tensors of `read` had."""
+        with self._lock:
+            known = self._read[digest] > 0
+            self._read[digest] -= known
+        if known:
+            self.let_go(digest)
+
+    def close(self) -> None:
+        """Drop the references of all tensors of `read`, also of those still in use."""
+        for digest, count in list(self._read.items()):
+            for _ in range(count):
+                self.unused(digest)
 
     def keep_again(self, digest: str) -> bool:
         """Add a reference to a blob if it is there; return whether it is."""

@@ -171,7 +171,7 @@ class RunnerLink:
 
     def _let_go_soon(self, digest: str) -> None:
         with suppress(RuntimeError):  # once it is closed, the folder of all blobs goes
-            self._loop.call_soon_threadsafe(self._outbox.keeping.let_go, digest)
+            self._loop.call_soon_threadsafe(self._outbox.keeping.unused, digest)
 
     # -- within the thread --------------------------------------------------------------------
 

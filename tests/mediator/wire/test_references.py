@@ -54,8 +54,22 @@ def test_a_blob_stays_as_long_as_its_tensors_are_used(sender: Keeping, receiver:
     del came
     gc.collect()
     assert unused == [done.blob.digest]
-    receiver.let_go(unused.pop())
+    receiver.unused(unused.pop())
     assert blobs(receiver) == []
+
+
+def test_what_ends_before_its_tensors_leaves_no_blob(sender: Keeping, receiver: Keeping) -> None:
+    unused: list[str] = []
+    done = sender.keep(Payload(kind="states", tensors=STATES))
+    came = [receiver.read(done, unused.append) for _ in range(2)]
+    sender.let_go(done.blob.digest)
+    receiver.close()
+    assert blobs(receiver) == []
+    assert (came[0].tensors["w"] == STATES["w"]).all()
+    del came
+    gc.collect()
+    for digest in unused:
+        receiver.unused(digest)
 
 
 def test_a_blob_that_has_gone_meanwhile_is_written_again(
