@@ -36,7 +36,7 @@ THREADS = min(8, usable_cpus())
 
 
 LARGEST = 1e250
-"""Squared distances above this are of models that nobody can use, and count for nothing."""
+"""Squared distances from here on count for nothing: such a model is useless."""
 
 
 class ModelsInMemory:

@@ -40,7 +40,7 @@ LACKING, MIXED, PARTIAL = "lacking", "mixed", "partial"
 
 
 @dataclass(slots=True, kw_only=True)
-class Trained:
+class LocalTraining:
     """What a round's training found, for each client in the order of their models."""
 
     sizes: dict[str, Array]
@@ -65,7 +65,7 @@ class GraphMixing:
         mean: State,
         part: GraphPart,
         states: ClientStates | None,
-        trained: Trained,
+        trained: LocalTraining,
         models: SharedStack,
         other: SharedStack,
     ) -> None:

@@ -30,7 +30,7 @@ from ..states.shared_memory import Lent, SharedStack
 from ..workers.attempt import Attempt, NodesTrained
 from ..workers.pool import SharedModel, WorkerCall
 from .client_models import largest_of
-from .graph_mixing import GraphMixing, Trained
+from .graph_mixing import GraphMixing, LocalTraining
 from .graph_part import GraphPart
 from .surroundings import RoundProgress, Surroundings
 
@@ -70,7 +70,7 @@ class GraphRound:
         self._own: SharedStack | None = None
         """The models before the round; None if all are the first one."""
         self._became: SharedStack | None = None
-        self._trained = Trained.nothing(len(part.clients), averaged(part.roles))
+        self._trained = LocalTraining.nothing(len(part.clients), averaged(part.roles))
         self._sent: set[int] = set()
         """Where the parts that a worker got begin."""
         self._sent_again = False
