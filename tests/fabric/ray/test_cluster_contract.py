@@ -34,7 +34,7 @@ from fedpilot.fabric import (
 from fedpilot.fabric.spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 ONE_CPU = Bundle(resources=Resources.of({"CPU": 1}))
 
 
