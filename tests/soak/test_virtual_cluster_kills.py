@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from statistics import median
 
 import pytest
 
@@ -13,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 KILLS = 50
 AGREE_S = 5.0
-"""How long the cluster state and Ray may differ after a kill, by the median over all kills."""
+"""How long the cluster state and Ray may differ on a quiet machine once Ray itself knows."""
 SEED = int(os.environ.get("FEDPILOT_SOAK_SEED", "7"))
 
 
@@ -24,4 +23,4 @@ def test_managers_drivers_and_machines_are_killed_over_and_over() -> None:
             kill = siege.dice.choice(kinds)
             print(f"{number + 1} of {KILLS}: {kill.__name__}", flush=True)
             kill()
-        assert median(siege.agreed_s) <= AGREE_S, sorted(siege.agreed_s)
+        assert max(siege.agreed_s) <= AGREE_S, sorted(siege.agreed_s)
