@@ -68,7 +68,7 @@ soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
 	@echo "==> random inputs by the thousand"
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -m "not ray and not soak" --timeout 3600 \
-	  tests/fabric tests/federated tests/mediator $(ARGS)
+	  tests/common tests/fabric tests/federated tests/mediator $(ARGS)
 
 mutants: $(VENV)/.dev ## small faults in the shells, one at a time: the tests named in each must fail
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)

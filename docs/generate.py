@@ -15,7 +15,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpilot.fabric.strict_yaml.wording import (
+from fedpilot.common.strict_yaml.wording import (
     Key,
     fields_of,
     keys_of,

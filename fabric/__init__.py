@@ -30,8 +30,8 @@ from .errors import (
     WorkerLost,
 )
 from .gangs import Gang, VirtualClusterManager, check_feasible
-from .host.machine import local_machine
 from .manager.settings import KeeperSettings
+from .ray.local_machine import local_machine
 from .ray.protocol import Cluster, Group, GroupState, Worker
 from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
 

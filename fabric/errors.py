@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from .host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
 """Names that the fabric uses: the Ray cluster itself, and all work outside virtual clusters."""
@@ -156,6 +156,10 @@ class NeverFits(FabricError):
     def __init__(self, name: str, reason: str, most: int) -> None:
         super().__init__(name, reason, most)
         self.name, self.reason, self.most = name, reason, most
+
+    def __str__(self) -> str:
+        most = f"; at most {self.most} of its fixed-size nodes fit together" if self.most else ""
+        return f"{super().__str__()}{most}"
 
 
 class NotInTime(FabricError):

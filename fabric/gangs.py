@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from fedpilot.common.host.machine import Load, load
+
 from .core.places import placement
 from .core.records import (
     ROOT,
@@ -32,7 +34,6 @@ from .errors import (
     NotInTime,
     SpecError,
 )
-from .host.machine import Load, load
 from .ray.protocol import Cluster, Group, GroupState, Worker
 from .spec import FixedSizeNode, VirtualCluster
 
@@ -155,7 +156,7 @@ class VirtualClusterManager:
         """Have a shared cluster's manager reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
-        from .terminal.clusters.explain import holders
+        from .terminal.explain import holders
 
         started, clusters, parent = self._clock(), VirtualClusters(), enclosing() or ROOT
         try:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
+
 from .core.places.placement import GPU
 from .core.places.request import Request
 from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
 from .core.resources import UNIT, Resources
 from .core.selectors import Condition, check_label, check_value, describe, parse
-from .core.text.amounts import SIZE_IN_WORDS, bytes_of
 from .errors import SpecError
 
 if TYPE_CHECKING:

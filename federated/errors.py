@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
-from fedpilot.fabric.strict_yaml.errors import Problem as Problem
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.common.strict_yaml.errors import Problem as Problem
 
 
 class FederatedError(Exception):

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
 
 
 class MediatorError(Exception):

@@ -13,9 +13,9 @@ import click
 import pytest
 
 from fedpilot.cli import asks_sites, main
+from fedpilot.common.strict_yaml.reading import read
+from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.fabric import VirtualCluster
-from fedpilot.fabric.strict_yaml.reading import read
-from fedpilot.fabric.strict_yaml.wording import all_keys
 from fedpilot.federated import load_config
 from fedpilot.federated.config import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
@@ -228,7 +228,7 @@ def test_every_decision_is_listed_and_numbered_on() -> None:
 
 @EVERY_PAGE
 def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
-    tops = "fabric|mediator|federated|src|tests|docs|configs|examples|benchmarks"
+    tops = "common|fabric|mediator|federated|src|tests|docs|configs|examples|benchmarks"
     for name in re.findall(rf"`((?:{tops})/[\w./-]+)`", page.read_text(encoding="utf-8")):
         assert (REPOSITORY / name).exists(), f"there is no {name}"
 
@@ -236,7 +236,7 @@ def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
 def test_every_module_that_the_map_names_by_its_file_alone_exists() -> None:
     there = {
         path.name
-        for each in ("fabric", "mediator", "federated")
+        for each in ("common", "fabric", "mediator", "federated")
         for path in (REPOSITORY / each).rglob("*.py")
     }
     named = re.findall(r"`(\w+\.py)`", (REPOSITORY / "ARCHITECTURE.md").read_text("utf-8"))
@@ -245,7 +245,7 @@ def test_every_module_that_the_map_names_by_its_file_alone_exists() -> None:
 
 
 def test_the_code_points_to_pages_that_exist() -> None:
-    for package in ("fabric", "mediator", "federated"):
+    for package in ("common", "fabric", "mediator", "federated"):
         for path in (REPOSITORY / package).rglob("*.py"):
             for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
                 assert (REPOSITORY / page).is_file(), f"{path} points to {page}"

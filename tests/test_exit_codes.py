@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from fedpilot.fabric.host import exit_codes
-from fedpilot.fabric.host.exit_codes import exit_code_of
+from fedpilot.common.host import exit_codes
+from fedpilot.common.host.exit_codes import exit_code_of
 
 MODULES = [
     "fedpilot.fabric.errors",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
 
+from fedpilot.common.host.machine import load
+from fedpilot.common.host.patience import FIRST_S, Patience
+from fedpilot.common.terminal.console import spinner
+
 from ..errors import ClusterUnreachable
-from ..host.machine import load
-from ..host.patience import FIRST_S, Patience
-from ..terminal.console import spinner
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters

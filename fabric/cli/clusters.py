@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpilot.common.host.exit_codes import BAD_INPUT, REFUSED
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.common.terminal.console import display, print_json, stdout_console
+
 from ..core.records import DEFAULT, ROOT
 from ..errors import NoSuchCluster, NotYours
-from ..host.exit_codes import BAD_INPUT, REFUSED
-from ..terminal.commands import CommandGroup, exit_codes, fail
-from ..terminal.console import display, print_json, stdout_console
 from .access import RayAccess, with_clusters
 from .create_cluster import create
 
@@ -62,7 +63,7 @@ def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json({"clusters": document["clusters"], "head": document.get("head")})
             return
-        from ..terminal.clusters.tables import cluster_table
+        from ..terminal.tables import cluster_table
 
         display(cluster_table(document, time.time()))
         tell_of_head(document, ray)
@@ -87,7 +88,7 @@ def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json(found)
             return
-        from ..terminal.clusters.tables import cluster_details
+        from ..terminal.tables import cluster_details
 
         display(cluster_details(document, name, time.time()))
 
@@ -111,7 +112,7 @@ def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json(document)
             return
-        from ..terminal.clusters.tree import picture
+        from ..terminal.tree import picture
 
         display(picture(document, time.time()))
         tell_of_head(document, ray)
@@ -132,7 +133,7 @@ def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.clusters.explain import explained, sentences
+        from ..terminal.explain import explained, sentences
 
         document, history = ray.ask(lambda found: (found.snapshot(), found.history()))
         now = time.time()
@@ -195,7 +196,7 @@ def restore(
 
 
 def _print_restored(done: Mapping[str, Any]) -> None:
-    from ..terminal.clusters.words import short, status
+    from ..terminal.words import short, status
 
     console = stdout_console()
     for found in done["restored"]:
@@ -210,7 +211,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
 
 def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
     """List the virtual clusters that were lost with a dead head, and the commands that help."""
-    from ..terminal.clusters.tables import gone_with_head
+    from ..terminal.tables import gone_with_head
 
     lines = gone_with_head(document, time.time())
     if not lines:
@@ -307,7 +308,7 @@ def _with_children(document: Mapping[str, Any], names: Sequence[str]) -> list[st
 
 def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
     """Raise NotYours, before any has ended, if one belongs to another user."""
-    from ..host.users import current_user
+    from fedpilot.common.host.users import current_user
 
     user = current_user()
     of = {each["id"]: each.get("user", "") for each in document["clusters"]}
@@ -318,7 +319,7 @@ def _check_owners(document: Mapping[str, Any], named: Sequence[str]) -> None:
 
 
 def _confirm(doomed: Sequence[str], surprising: Sequence[str], as_json: bool) -> None:
-    from ..core.text.amounts import listed
+    from fedpilot.common.text.amounts import listed
 
     if as_json or not sys.stdin.isatty():
         fail(f"that would also end {listed(surprising)}; confirm with --yes", BAD_INPUT)

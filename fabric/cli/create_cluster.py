@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from fedpilot.common.host.exit_codes import INTERRUPTED, REFUSED
+from fedpilot.common.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import print_json, spinner, stdout_console
+
 from ..core.records import ROOT, has_started
 from ..errors import NoSuchCluster, NotInTime
-from ..host.exit_codes import INTERRUPTED, REFUSED
 from ..spec import VirtualCluster
-from ..terminal.commands import exit_codes, fail, interruptions
-from ..terminal.console import print_json, spinner, stdout_console
 from .access import RayAccess, with_clusters
 from .spec_options import check_name, with_deadline, with_priority, with_spec
 
@@ -117,8 +118,9 @@ def _follow(
     wait_s: float,
     say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    from ..core.text.amounts import duration, ordinal
-    from ..terminal.clusters.words import short
+    from fedpilot.common.text.amounts import duration, ordinal
+
+    from ..terminal.words import short
 
     name, deadline, pause = found["id"], None, FIRST_POLL_S
     while True:
@@ -142,7 +144,7 @@ def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
     """Say why a virtual cluster ended while it waited: its deadline, or a user's command."""
-    from ..terminal.clusters.view import ending
+    from ..terminal.view import ending
 
     last = ending(clusters.history(), name)
     why = last["reason"] if last else "a user ended it"
@@ -152,8 +154,9 @@ def _tell_end(
 
 
 def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) -> None:
-    from ..core.text.amounts import ordinal
-    from ..terminal.clusters.words import holding, short, status
+    from fedpilot.common.text.amounts import ordinal
+
+    from ..terminal.words import holding, short, status
 
     name = found["id"]
     console = stdout_console()

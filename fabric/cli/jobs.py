@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
+from fedpilot.common.host.exit_codes import FAILED, INTERRUPTED, REFUSED
+from fedpilot.common.host.patience import Patience
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import display, print_json, spinner
 
 from ..errors import FabricError, SpecError
-from ..host.exit_codes import FAILED, INTERRUPTED, REFUSED
-from ..host.patience import Patience
 from ..jobs.confine import READY, SAYS
 from ..spec import VirtualCluster
-from ..terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from ..terminal.console import display, print_json, spinner
 from .access import RayAccess, with_access
 from .spec_options import check_name, from_json, with_deadline, with_priority, with_spec
 
@@ -249,7 +249,7 @@ def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
         if as_json:
             print_json({"jobs": [each.to_dict() for each in found]})
             return
-        from ..terminal.clusters.tables import job_table
+        from ..terminal.tables import job_table
 
         display(job_table(found, time.time()))
 
@@ -274,7 +274,7 @@ def show(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
         if as_json:
             print_json(found.to_dict())
             return
-        from ..terminal.clusters.tables import job_details
+        from ..terminal.tables import job_details
 
         display(job_details(found, document, history, time.time()))
 
@@ -293,7 +293,7 @@ def explain(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
       fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.clusters.explain import explained, job_sentences
+        from ..terminal.explain import explained, job_sentences
 
         found, document, history = ray.ask(lambda jobs: _known(jobs, id))
         now, name = time.time(), found.virtual_cluster

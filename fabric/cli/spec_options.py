@@ -13,12 +13,13 @@ from typing import Any
 
 import click
 
+from fedpilot.common.strict_yaml.errors import BadFile, Path as YamlPath, printable
+from fedpilot.common.strict_yaml.reading import Document, decoded, read, text_of
+from fedpilot.common.text.amounts import bytes_of
+
 from ..core.records import SchedulingPolicy
-from ..core.text.amounts import bytes_of
 from ..errors import SpecError
 from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
-from ..strict_yaml.errors import BadFile, Path as YamlPath, printable
-from ..strict_yaml.reading import Document, decoded, read, text_of
 from .access import Command
 
 AMOUNTS = "NAME=AMOUNT[,...]"

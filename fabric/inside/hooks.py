@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from fedpilot.common.host.users import USER_VARIABLE, current_user
+
 from ..core.cluster_state import JobId
 from ..core.records import ClusterId
 from ..errors import SpecError
-from ..host.users import USER_VARIABLE, current_user
 from ..ray import private_ray
 from .context import JOB_VARIABLE, current_id, start_inside, submit_inside
 from .introspection import nodes_of

@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpilot.common.host.users import current_user
+
 from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
 from ..core.records import ROOT, ClusterId, ProcessId, has_started
 from ..errors import FabricError, ManagerAway, ManagerGone
-from ..host.users import current_user
 from ..manager.rpc import call
 from ..manager.settings import KeeperSettings
 from ..spec import VirtualCluster

@@ -27,7 +27,7 @@ from ..errors import FabricError, NameTaken
 from ..pickle_names import travels
 from ..ray import private_ray
 from ..ray.control_plane.autoscaler import Autoscaler
-from ..ray.manager_deaths import not_told
+from ..ray.control_plane.manager_deaths import not_told
 from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
 from .reconciler import Reconciler

@@ -15,15 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
+from fedpilot.common.host.machine import load, usable_cpus, usable_gpus
+
 from ..core.records import Bundle, Machine, MachineId, SchedulingPolicy
 from ..core.resources import Resources
 from ..core.selectors import to_ray
 from ..errors import ClusterStartFailed, FabricError, GangExists, SpecError
-from ..host.machine import load, niceness_of_workers, usable_cpus, usable_gpus
 from . import home, private_ray
 from .connection import address_of_this_machine, attached, claim, set_environment
 from .control_plane.probe import auth_mode_of, probe
 from .failures import brief
+from .local_machine import niceness_of_workers
 from .start import NICENESS, QUIET, START_S, RayThread, TooSlow, niceness, quick_settings
 from .workers.serialization import as_actor
 from .workers.worker import RayGroup, is_taken

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from fedpilot.common.host.machine import load
+
 from ..errors import ClusterUnreachable, FabricError
-from ..host.machine import load
 from . import home, private_ray
 from .control_plane.probe import answers
 from .failures import brief

@@ -1,1 +1,1 @@
-"""How all commands print, are interrupted and end; it imports no Ray and no mediator."""
+"""Virtual clusters and their jobs on the screen: tables, trees, explanations, words."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
-from fedpilot.fabric.terminal.commands import exit_codes, fail
-from fedpilot.fabric.terminal.console import print_json
+from fedpilot.common.host.exit_codes import BAD_INPUT
+from fedpilot.common.terminal.commands import exit_codes, fail
+from fedpilot.common.terminal.console import print_json
 
 from .options import JSON, SET
 
@@ -136,7 +136,7 @@ def _places(loaded: LoadedConfig) -> Indices:
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
-    from fedpilot.fabric.core.text.amounts import in_bytes
+    from fedpilot.common.text.amounts import in_bytes
 
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
     least, median, most = facts["samples_per_client"]

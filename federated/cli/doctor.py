@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from fedpilot.fabric.core.text.amounts import counted, in_bytes
-from fedpilot.fabric.host.machine import Load, load
+from fedpilot.common.host.machine import Load, load
+from fedpilot.common.text.amounts import counted, in_bytes
 from fedpilot.fabric.ray.start import niceness
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fedpilot.fabric.core.text.plain_text import plain_line
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
-from fedpilot.fabric.terminal.console import display, print_json
+from fedpilot.common.host.exit_codes import BAD_INPUT
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.common.terminal.console import display, print_json
+from fedpilot.common.text.plain_text import plain_line
 from fedpilot.mediator.cli.access import JSON, Access, asking, with_mediator
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
         if as_json:
             print_json({"id": client_id, **found})
             return
-        from fedpilot.fabric.terminal.layout import named
+        from fedpilot.common.terminal.layout import named
 
         facts = named()
         for name in ("id", "site", "state", "worker", "reason", "samples"):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpilot.fabric.host.interruptions import Interruptions
-from fedpilot.fabric.terminal.commands import exit_codes
+from fedpilot.common.host.interruptions import Interruptions
+from fedpilot.common.terminal.commands import exit_codes
 from fedpilot.mediator.cli.access import Access, with_mediator
 
 from .options import EVENTS, SET

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED
+from fedpilot.common.terminal.commands import fail
+from fedpilot.common.terminal.console import print_json
 from fedpilot.fabric.cli.access import said_to_be_slow, timeout_of, with_timeout
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED
-from fedpilot.fabric.terminal.commands import fail
-from fedpilot.fabric.terminal.console import print_json
 
 from .options import JSON
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, FAILED
-from fedpilot.fabric.terminal.commands import exit_codes, fail
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED
+from fedpilot.common.terminal.commands import exit_codes, fail
 
 from .options import JSON, SET
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedpilot.fabric.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
-from fedpilot.fabric.strict_yaml.reading import DEEPEST, LARGEST_FILE, read, text_of
-from fedpilot.fabric.strict_yaml.schema_problems import (
+from fedpilot.common.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
+from fedpilot.common.strict_yaml.reading import DEEPEST, LARGEST_FILE, read, text_of
+from fedpilot.common.strict_yaml.schema_problems import (
     MISSING,
     UNKNOWN_KEY,
     UNUSABLE,
@@ -27,7 +27,7 @@ from fedpilot.fabric.strict_yaml.schema_problems import (
     unknown_path,
     value_at,
 )
-from fedpilot.fabric.strict_yaml.wording import keys_of, may_be_none, value_in_words
+from fedpilot.common.strict_yaml.wording import keys_of, may_be_none, value_in_words
 
 from ..errors import ConfigError
 from .schema import RunConfig

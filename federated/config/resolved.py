@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedpilot.fabric.strict_yaml.wording import value_in_words
-from fedpilot.fabric.strict_yaml.writing import written
+from fedpilot.common.strict_yaml.wording import value_in_words
+from fedpilot.common.strict_yaml.writing import written
 
 from .schema import RunConfig
 

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedpilot.fabric.strict_yaml.wording import Key, keys_of
-from fedpilot.fabric.strict_yaml.writing import written
+from fedpilot.common.strict_yaml.wording import Key, keys_of
+from fedpilot.common.strict_yaml.writing import written
 
 from .schema import RunConfig
 

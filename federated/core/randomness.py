@@ -21,7 +21,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import philox
+from .execution import philox
 
 UInt64s = NDArray[np.uint64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedpilot.fabric.host.whole_files import replacing
+from fedpilot.common.host.whole_files import replacing
 
 from ..core.state import Array, State
 from ..errors import RunRefused

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fedpilot.fabric.host.users import current_user
+from fedpilot.common.host.users import current_user
 
 from ..config.schema import RunConfig
 from ..core.population.partitions.summary import PartitionSummary

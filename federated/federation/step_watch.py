@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fedpilot.fabric.host.machine import load
-from fedpilot.fabric.host.patience import Patience
+from fedpilot.common.host.machine import load
+from fedpilot.common.host.patience import Patience
 
 QUIET_S = 5.0
 """A third of the longest silence that a user may see, so that a busy machine may be late."""

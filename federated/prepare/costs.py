@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedpilot.fabric.core.text.amounts import in_bytes
+from fedpilot.common.text.amounts import in_bytes
 from fedpilot.mediator.core.traffic import Budget
 
 from ..algorithms import algorithm_of

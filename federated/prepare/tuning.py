@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpilot.fabric.strict_yaml.writing import with_keys
+from fedpilot.common.strict_yaml.writing import with_keys
 
 from ..config.schema import RunConfig
 from ..core.execution.autotune import Timing, TunedExecution, judged

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from fedpilot.fabric.core.text.names import is_digest
+from fedpilot.common.text.names import is_digest
 from fedpilot.mediator import SiteLost
 
 from ..core.state import Array, State, digest, nbytes

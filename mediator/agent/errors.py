@@ -13,7 +13,7 @@ MediatorError
 
 from __future__ import annotations
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, REFUSED, UNREACHABLE
+from fedpilot.common.host.exit_codes import BAD_INPUT, REFUSED, UNREACHABLE
 
 from ..errors import MediatorError
 

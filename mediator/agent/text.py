@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpilot.fabric.core.text.plain_text import one_line
+from fedpilot.common.text.plain_text import one_line
 
 LONGEST = 500
 """Longest mediator's text that is shown, in characters."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.core.text.plain_text import plain_line
+from fedpilot.common.text.plain_text import plain_line
 
 from ..client.profiles import ConnectionOptions, Profile, choose
 from ..errors import ProfileError
@@ -119,7 +119,7 @@ def ask(access: Access, question: Callable[[MediatorClient], Answer]) -> Answer:
 @contextmanager
 def asking(access: Access) -> Iterator[MediatorClient]:
     """A client; the terminal shows meanwhile which mediator it asks."""
-    from fedpilot.fabric.terminal.console import spinner
+    from fedpilot.common.terminal.console import spinner
 
     with access.open() as client, spinner(f"asking the mediator at {client.address}"):
         yield client

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.core.text.plain_text import plain_lines
-from fedpilot.fabric.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
-from fedpilot.fabric.terminal.commands import exit_codes, fail
-from fedpilot.fabric.terminal.console import print_json, spinner
+from fedpilot.common.host.exit_codes import REFUSED, UNREACHABLE, exit_code_of
+from fedpilot.common.terminal.commands import exit_codes, fail
+from fedpilot.common.terminal.console import print_json, spinner
+from fedpilot.common.text.plain_text import plain_lines
 
 from ..core.rules.site_commands import before_dashes, objection
 from ..errors import MediatorError

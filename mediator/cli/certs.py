@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
-from fedpilot.fabric.terminal.console import display, print_json
+from fedpilot.common.host.exit_codes import BAD_INPUT
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.common.terminal.console import display, print_json
 
 from ..core.rules.roles import Role
 
@@ -350,10 +350,11 @@ def _tell(made: Credentials, where: Path, as_json: bool = False) -> None:
 
 
 def _print_table(issued: Sequence[Issued], now: float) -> None:
-    from fedpilot.fabric.terminal.layout import ruled
-    from fedpilot.fabric.terminal.statuses import CERTIFICATES, marked
+    from fedpilot.common.terminal.layout import ruled
+    from fedpilot.common.terminal.statuses import marked
 
     from ..identity.certificates import day
+    from .statuses import CERTIFICATES
 
     table = ruled("name", "role", "state", "until", "hosts", "serial", wraps="hosts")
     for each in issued:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.core.text.plain_text import plain_line
-from fedpilot.fabric.host.exit_codes import INTERRUPTED
-from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import display, print_json
+from fedpilot.common.host.exit_codes import INTERRUPTED
+from fedpilot.common.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import display, print_json
+from fedpilot.common.text.plain_text import plain_line
 
 from .access import JSON, Access, ask, asking, event_line, with_mediator
 
@@ -95,7 +95,7 @@ def _print_audit(access: Access, most: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"acts": acts})
         return
-    from fedpilot.fabric.terminal.layout import ruled, timestamp
+    from fedpilot.common.terminal.layout import ruled, timestamp
 
     shown = ruled("when", "who", "role", "act", "what", "outcome", fold=True)
     for act in acts:

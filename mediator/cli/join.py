@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.host.exit_codes import INTERRUPTED
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes
-from fedpilot.fabric.terminal.console import print_json
-from fedpilot.fabric.terminal.layout import timestamp
+from fedpilot.common.host.exit_codes import INTERRUPTED
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes
+from fedpilot.common.terminal.console import print_json
+from fedpilot.common.terminal.layout import timestamp
 
 from .access import JSON, Access, access_of
 

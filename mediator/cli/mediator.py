@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.common.host.exit_codes import BAD_INPUT
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
+from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
 from ..core.retention import Retention
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes
-from fedpilot.fabric.terminal.console import display, print_json
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes
+from fedpilot.common.terminal.console import display, print_json
 
 from .access import JSON
 
@@ -102,7 +102,7 @@ def list_(as_json: bool) -> None:
         if not ordered:
             click.echo("no profiles; `fedpilot profile add` adds one")
             return
-        from fedpilot.fabric.terminal.layout import ruled
+        from fedpilot.common.terminal.layout import ruled
 
         table = ruled("name", "mediator", "credentials", fold=True)
         for each in ordered:
@@ -123,8 +123,8 @@ def show(name: str, as_json: bool) -> None:
       fedpilot profile show hospitals --json | jq -r .role
     """
     with exit_codes():
-        from fedpilot.fabric.core.text.amounts import duration
-        from fedpilot.fabric.terminal.layout import named, timestamp
+        from fedpilot.common.terminal.layout import named, timestamp
+        from fedpilot.common.text.amounts import duration
 
         from ..identity import Credentials
 

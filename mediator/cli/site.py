@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.core.text.plain_text import plain_line
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, INTERRUPTED, REFUSED
-from fedpilot.fabric.terminal.commands import CommandGroup, exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import display, print_json, spinner
+from fedpilot.common.host.exit_codes import BAD_INPUT, INTERRUPTED, REFUSED
+from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import display, print_json, spinner
+from fedpilot.common.text.plain_text import plain_line
 
 from .access import JSON, Access, ask, asking, with_mediator
 from .join import join, policy
@@ -124,7 +124,7 @@ def token(name: str, hours: float, access: Access, as_json: bool) -> None:
         if as_json:
             print_json({"site": name, "token": made, "expires_at": expires_at})
             return
-        from fedpilot.fabric.terminal.layout import timestamp
+        from fedpilot.common.terminal.layout import timestamp
 
         click.echo(made)
         click.echo(
@@ -359,7 +359,7 @@ def _with_speed(found: Document, before: Sequence[Document], seconds: float) -> 
 def _top_live(client: MediatorClient, interval_s: float) -> None:
     from rich.live import Live
 
-    from fedpilot.fabric.terminal.console import stdout_console
+    from fedpilot.common.terminal.console import stdout_console
 
     from .tables import site_top
 

@@ -11,11 +11,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fedpilot.fabric.core.text.amounts import DASH, ago, counted, in_bytes, listed, number
-from fedpilot.fabric.core.text.plain_text import plain_line, plain_lines
-from fedpilot.fabric.terminal.clusters.words import amounts, figure, ordered
-from fedpilot.fabric.terminal.layout import head, named, ruled, timestamp
-from fedpilot.fabric.terminal.statuses import RUNS, SITES, marked
+from fedpilot.common.terminal.layout import head, named, ruled, timestamp
+from fedpilot.common.terminal.statuses import marked
+from fedpilot.common.text.amounts import DASH, ago, counted, in_bytes, listed, number
+from fedpilot.common.text.plain_text import plain_line, plain_lines
+from fedpilot.fabric.terminal.words import amounts, figure, ordered
+
+from .statuses import RUNS, SITES
 
 Document = Mapping[str, Any]
 METRICS = ("accuracy", "loss")

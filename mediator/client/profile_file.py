@@ -14,8 +14,8 @@ from typing import Literal
 import click
 from pydantic import Field
 
-from fedpilot.fabric.strict_yaml.records import Strict, load
-from fedpilot.fabric.strict_yaml.writing import written
+from fedpilot.common.strict_yaml.records import Strict, load
+from fedpilot.common.strict_yaml.writing import written
 
 from ..errors import ProfileError
 from .profiles import Profile, Profiles

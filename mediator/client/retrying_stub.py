@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.common.text.plain_text import plain_lines
 
 from ..errors import (
     BadRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedpilot.fabric.core.text.amounts import in_bytes
+from fedpilot.common.text.amounts import in_bytes
 
 MOST_KEPT_FREE = 512 << 20
 """Bytes that stay free of a large disk."""

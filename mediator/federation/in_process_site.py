@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import ExitStack
 
+from fedpilot.common.text.names import joined_name
 from fedpilot.fabric import (
     FabricError,
     FixedSizeNode,
@@ -13,7 +14,6 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusterManager,
 )
-from fedpilot.fabric.core.text.names import joined_name
 
 from ..core.reservation import Answer, Promise
 from ..errors import SiteUnreachable

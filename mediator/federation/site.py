@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
+from fedpilot.common.host.exit_codes import UNREACHABLE
 from fedpilot.fabric import FabricError, SchedulingPolicy
-from fedpilot.fabric.host.exit_codes import UNREACHABLE
 
 from ..core.reservation import Answer, Refusal
 from ..workload import Notify, Payload

@@ -11,7 +11,7 @@ IdentityError               a folder, a certificate or a name is not what is wan
 
 from __future__ import annotations
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, REFUSED
+from fedpilot.common.host.exit_codes import BAD_INPUT, REFUSED
 
 from ..errors import MediatorError
 

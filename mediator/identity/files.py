@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpilot.fabric.host.whole_files import replacing
+from fedpilot.common.host.whole_files import replacing
 
 from .certificates import LARGEST_PEM
 from .errors import IdentityError

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.host.whole_files import sync
+from fedpilot.common.host.whole_files import sync
 
 from ..core.rules.roles import Role
 from .errors import IdentityError

@@ -20,7 +20,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.common.host.exit_codes import BAD_INPUT
 
 from ..core.connection_limits import ConnectionLimits, Places, fitting
 from ..errors import MediatorError

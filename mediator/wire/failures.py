@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fedpilot.fabric.core.text.plain_text import plain_line, plain_lines
+from fedpilot.common.text.plain_text import plain_line, plain_lines
 
 from ..errors import AnswerUnreadable, SiteLost, WorkFailed
 from ..proto import federation_pb2 as pb
@@ -24,7 +24,7 @@ from .messages import MissingBlob
 
 OURS = "fedpilot."
 NAMED = {
-    "fedpilot.fabric.strict_yaml.errors:Problem": "fedpilot.federated.errors:Problem",
+    "fedpilot.common.strict_yaml.errors:Problem": "fedpilot.federated.errors:Problem",
     "fedpilot.federated.core.population.federated_data.errors": "fedpilot.federated.core.union",
     "fedpilot.federated.core.population.partitions.partition": "fedpilot.federated.core.partition",
     "fedpilot.federated.core.rounds.participation": "fedpilot.federated.core.participation",

@@ -24,7 +24,6 @@ from fedpilot.fabric import (
     WorkerLost,
 )
 from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob, NotYours, UnsupportedRay
-from fedpilot.fabric.strict_yaml.errors import BadFile
 
 ERRORS = [
     SpecError("no nodes"),
@@ -45,7 +44,6 @@ ERRORS = [
     TooLarge("3 CPU is more than its largest node"),
     ManagerUnreachable("it is starting"),
     WorkerFailed("g/0/0", "train", "ValueError", "bad rate", "Traceback ..."),
-    BadFile.about("site.yaml", "a folder", "a file"),
 ]
 
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 
 from fabric_specs import specs
+from fedpilot.common.strict_yaml.reading import read
+from fedpilot.common.strict_yaml.writing import written
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
@@ -19,8 +21,6 @@ from fedpilot.fabric import (
     SpecError,
     VirtualCluster,
 )
-from fedpilot.fabric.strict_yaml.reading import read
-from fedpilot.fabric.strict_yaml.writing import written
 
 CPU = FixedSizeNode(resources={"CPU": 1})
 

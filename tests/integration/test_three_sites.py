@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.fabric.strict_yaml.reading import read
+from fedpilot.common.strict_yaml.reading import read
 from fedpilot.federated import parse_config
 from fedpilot.federated.prepare.user_code import code_here
 from fleet import Fleet, fleet

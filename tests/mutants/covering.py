@@ -22,7 +22,7 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "mutants"
 FAST = "not ray and not slow and not soak"
-SHELLS = ("fabric", "mediator", "federated")
+SHELLS = ("common", "fabric", "mediator", "federated")
 OMITTED = ("*/core/*", "*/proto/*", "fabric/testing/*")
 """The cores, what is generated, and the fakes for tests."""
 FEW = "few"

@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedpilot.common.host.whole_files import replacing
+
 from ...core.cluster_state import Entry
 from ...core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
 from ...core.records import ClusterId
-from ...host.whole_files import replacing
 
 FORMAT = 1
 READ_S = 5.0

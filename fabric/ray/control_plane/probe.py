@@ -15,8 +15,9 @@ from pathlib import Path
 
 import grpc
 
+from fedpilot.common.host.machine import load
+
 from ...errors import ClusterUnreachable
-from ...host.machine import load
 
 CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 TCP_TIMEOUT_S = 5.0

@@ -7,10 +7,10 @@ import sys
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.fabric.core.text.plain_text import plain_lines
-from fedpilot.fabric.host.exit_codes import INTERRUPTED
-from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import print_json
+from fedpilot.common.host.exit_codes import INTERRUPTED
+from fedpilot.common.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import print_json
+from fedpilot.common.text.plain_text import plain_lines
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from ..options import EVENTS

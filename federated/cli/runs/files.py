@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from fedpilot.fabric.host.exit_codes import INTERRUPTED
-from fedpilot.fabric.terminal.commands import exit_codes, fail, interruptions
-from fedpilot.fabric.terminal.console import print_json, spinner
+from fedpilot.common.host.exit_codes import INTERRUPTED
+from fedpilot.common.terminal.commands import exit_codes, fail, interruptions
+from fedpilot.common.terminal.console import print_json, spinner
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, folder_here, pointing_here

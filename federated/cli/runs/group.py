@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fedpilot.fabric.terminal.commands import CommandGroup
+from fedpilot.common.terminal.commands import CommandGroup
 
 from .control import attach, logs, resume, stop
 from .files import fetch, remove

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from fedpilot.fabric.core.text.amounts import duration
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
-from fedpilot.fabric.terminal.commands import exit_codes, fail
-from fedpilot.fabric.terminal.console import display, print_json
+from fedpilot.common.host.exit_codes import BAD_INPUT
+from fedpilot.common.terminal.commands import exit_codes, fail
+from fedpilot.common.terminal.console import display, print_json
+from fedpilot.common.text.amounts import duration
 from fedpilot.mediator.cli.access import JSON, Access, ask, with_mediator
 
 from .places import FOLDER, elsewhere, folder_here, has_runs_here, pointing_here

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.host.exit_codes import FAILED, REFUSED, exit_code_of
-from fedpilot.fabric.host.interruptions import Interruptions
-from fedpilot.fabric.terminal.commands import exit_codes
-from fedpilot.fabric.terminal.console import print_json
+from fedpilot.common.host.exit_codes import FAILED, REFUSED, exit_code_of
+from fedpilot.common.host.interruptions import Interruptions
+from fedpilot.common.terminal.commands import exit_codes
+from fedpilot.common.terminal.console import print_json
 from fedpilot.mediator.cli.access import JSON, Access, with_mediator
 
 from .files import fetch_files

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+from fedpilot.common.strict_yaml.schema_problems import Conflict
 
 from .data import Data
 from .learning import Evaluation, FederationConfig, Graph, Hierarchy, Model, Run, Training

@@ -12,7 +12,7 @@ from pydantic import (
     model_serializer,
 )
 
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+from fedpilot.common.strict_yaml.schema_problems import Conflict
 
 from .values import NonNegativeFloat, Options, Positive, PositiveFloat, Section
 

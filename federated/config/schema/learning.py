@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict
-from fedpilot.fabric.strict_yaml.wording import Words
+from fedpilot.common.strict_yaml.schema_problems import Conflict
+from fedpilot.common.strict_yaml.wording import Words
 
 from .values import Fraction, NonNegativeFloat, Options, Positive, PositiveFloat, Section
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict
+from fedpilot.common.strict_yaml.schema_problems import Conflict
 
 from .data import Data
 from .learning import Evaluation, FederationConfig, Graph

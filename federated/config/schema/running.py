@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
-from fedpilot.fabric.core.text.amounts import counted, in_bytes
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict
-from fedpilot.fabric.strict_yaml.wording import Words
+from fedpilot.common.strict_yaml.schema_problems import Conflict
+from fedpilot.common.strict_yaml.wording import Words
+from fedpilot.common.text.amounts import counted, in_bytes
 
 from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
 

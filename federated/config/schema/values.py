@@ -9,10 +9,10 @@ from typing import Annotated, Any, Self
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
-from fedpilot.fabric.strict_yaml.records import Strict
-from fedpilot.fabric.strict_yaml.schema_problems import Conflict, conflicting
-from fedpilot.fabric.strict_yaml.wording import Words, number_in_words
+from fedpilot.common.strict_yaml.records import Strict
+from fedpilot.common.strict_yaml.schema_problems import Conflict, conflicting
+from fedpilot.common.strict_yaml.wording import Words, number_in_words
+from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
 
 def only_plain(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpilot.fabric.core.text.amounts import listed
+from fedpilot.common.text.amounts import listed
 
 DECIDES_BITS = (
     *("torch", "numpy", "numba", "cpu_capability", "cpu_kind", "instructions", "threads"),

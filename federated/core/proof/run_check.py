@@ -15,8 +15,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from fedpilot.fabric.core.text.amounts import listed
-from fedpilot.fabric.core.text.names import is_digest
+from fedpilot.common.text.amounts import listed
+from fedpilot.common.text.names import is_digest
 
 from ..rounds.stopping import Progress
 from .environment_diff import DECIDES_BITS

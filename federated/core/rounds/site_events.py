@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.common.text.plain_text import plain_lines
 
 from ...errors import FederatedError
 

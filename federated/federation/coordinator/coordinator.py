@@ -22,13 +22,13 @@ from ...core.topology.mixing import consensus_distance
 from ...errors import ModelNotFinite
 from ...prepare.costs import budget_of, judges_of
 from ..setup.global_model import GlobalModel
-from .evaluation import EvaluationPhase
-from .graph_rounds import GraphRounds
+from .phases.evaluation import EvaluationPhase
+from .phases.graph_rounds import GraphRounds
+from .phases.training import RoundTraining, TrainingPhase
 from .round_log import RoundLog, model_of
 from .run_context import RunContext
 from .site_limits import out_for_good
 from .traffic_budget import TrafficBudget
-from .training import RoundTraining, TrainingPhase
 
 GIVEN_BACK = 0.1
 """The largest share of all movable clients that returning sites get back per round."""

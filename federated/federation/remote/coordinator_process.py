@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpilot.common.host.interruptions import Interruptions
+from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.fabric import FabricError
-from fedpilot.fabric.host.interruptions import Interruptions
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.errors import RequestRefused
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
-KNOWN = (FederatedError, FabricError, MediatorError, OSError)
+KNOWN = (BadFile, FederatedError, FabricError, MediatorError, OSError)
 """Errors whose own text explains them."""
 DISK_FULL = "the disk is full"
 ENDED = "its coordinator was ended, and goes on as soon as the mediator is back"

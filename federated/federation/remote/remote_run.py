@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpilot.fabric.host.exit_codes import FAILED, INTERRUPTED, exit_code_of
-from fedpilot.fabric.terminal.commands import fail, interruptions
+from fedpilot.common.host.exit_codes import FAILED, INTERRUPTED, exit_code_of
+from fedpilot.common.terminal.commands import fail, interruptions
 
 from ..events import Event, event
 from ..step_watch import StepWatch

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedpilot.fabric.core.text.amounts import duration, number
-from fedpilot.fabric.core.text.plain_text import plain_lines
+from fedpilot.common.text.amounts import duration, number
+from fedpilot.common.text.plain_text import plain_lines
 
 from ..events import Event
 from . import wording

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.core.text.amounts import counted, duration, number
-from fedpilot.fabric.host.machine import Load
+from fedpilot.common.host.machine import Load
+from fedpilot.common.text.amounts import counted, duration, number
 
 from ...config.schema.running import ALONE
 

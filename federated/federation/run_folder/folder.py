@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from fedpilot.fabric.host.whole_files import replacing
+from fedpilot.common.host.whole_files import replacing
 
 from ...core.state import Array, State, under
 from ...engine.tensor_files import read_tensors, write_tensors

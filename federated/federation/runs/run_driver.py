@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.host.interruptions import is_interruption
+from fedpilot.common.host.interruptions import is_interruption
 from fedpilot.mediator.wire.blobs.full_disk import is_full
 
 from ...algorithms import algorithm_of

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedpilot.common.host.machine import load
 from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
@@ -26,7 +27,6 @@ from fedpilot.fabric import (
     check_feasible,
     local_machine,
 )
-from fedpilot.fabric.host.machine import load
 from fedpilot.fabric.ray.home import own_folder, sweep
 from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
 from fedpilot.mediator.agent.runner.link import CLOSED, OrderTensors, RunnerLink

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from fedpilot.fabric.core.text.amounts import duration
+from fedpilot.common.text.amounts import duration
 
 from ...core.proof.client_differences import ClientComparison, ClientFacts, compare_clients
 from ...core.proof.run_check import (

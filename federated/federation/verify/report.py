@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedpilot.fabric.core.text.amounts import counted
+from fedpilot.common.text.amounts import counted
 
 from ...core.proof.client_differences import ClientComparison
 from ...core.proof.run_check import Finding

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.fabric import FabricError
 from fedpilot.mediator import MediatorError
 
@@ -18,7 +19,7 @@ from .reading import Reading, reading
 from .stage import Tools
 from .two_runs import Localised, compare_runs, localise
 
-FAILURES = (FederatedError, FabricError, MediatorError)
+FAILURES = (BadFile, FederatedError, FabricError, MediatorError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import json
 import logging
 from pathlib import Path
 
-from fedpilot.fabric.host.whole_files import replacing
+from fedpilot.common.host.whole_files import replacing
 
 from ...errors import DataUnusable
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedpilot.fabric.host.machine import usable_cpus
+from fedpilot.common.host.machine import usable_cpus
 
 from ...core.population.sampling import Indices
 from ...core.state import Array, State

@@ -9,7 +9,7 @@ MediatorError
 
 from __future__ import annotations
 
-from fedpilot.fabric.host.exit_codes import REFUSED
+from fedpilot.common.host.exit_codes import REFUSED
 
 from ...errors import MediatorError
 

@@ -24,8 +24,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpilot.common.host.interruptions import Interruptions
 from fedpilot.fabric import VirtualClusterManager
-from fedpilot.fabric.host.interruptions import Interruptions
 
 from ...federation.in_process_site import InProcessSite
 from ...federation.site import Site

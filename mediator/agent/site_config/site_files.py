@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fedpilot.fabric.core.text.amounts import SIZE_IN_WORDS, bytes_of
-from fedpilot.fabric.strict_yaml.errors import BadFile, Problem
-from fedpilot.fabric.strict_yaml.records import Strict, load
-from fedpilot.fabric.strict_yaml.schema_problems import wrong_value
-from fedpilot.fabric.strict_yaml.wording import Words
+from fedpilot.common.strict_yaml.errors import BadFile, Problem
+from fedpilot.common.strict_yaml.records import Strict, load
+from fedpilot.common.strict_yaml.schema_problems import wrong_value
+from fedpilot.common.strict_yaml.wording import Words
+from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
 from ...core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
 from ...core.rules.policy import (

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import InitVar, dataclass, field, replace
 
-from fedpilot.fabric.core.text.plain_text import one_line
+from fedpilot.common.text.plain_text import one_line
 
 from ...core.health import SiteEvent, SiteHealth, SiteState, Wish, after, due, joined, works
 from ...proto import federation_pb2 as pb

@@ -25,7 +25,7 @@ from sqlalchemy.exc import (
     TimeoutError as PoolTimeout,
 )
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT, UNREACHABLE
+from fedpilot.common.host.exit_codes import BAD_INPUT, UNREACHABLE
 
 from ...errors import MediatorError
 

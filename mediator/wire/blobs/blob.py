@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpilot.fabric.core.text.names import is_digest as is_digest
+from fedpilot.common.text.names import is_digest as is_digest
 
 from .errors import BadBlob
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedpilot.fabric.core.text.amounts import in_bytes
+from fedpilot.common.text.amounts import in_bytes
 
 from ...core.disk import Space
 from .blob import Blob, check_digest, digest_of, is_digest

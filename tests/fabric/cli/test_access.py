@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from control_plane import ControlPlane, serving
+from fedpilot.common.terminal.commands import UNDISTURBED_S, fail, interruptions
 from fedpilot.fabric.cli.access import RayAccess, with_access
-from fedpilot.fabric.terminal.commands import UNDISTURBED_S, fail, interruptions
 
 HANG_S = 60.0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fedpilot.fabric.host.machine import Load
+from fedpilot.common.host.machine import Load
 from fedpilot.fabric.ray.machine_check import ClusterReport, MachineReport
 from fedpilot.federated.cli import doctor
 from fedpilot.federated.cli.doctor import GIB, CheckResult, examine

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from config_files import GOOD, changed, problems, tail, write
-from fedpilot.fabric.strict_yaml.reading import read
+from fedpilot.common.strict_yaml.reading import read
 from fedpilot.federated.config import RunConfig, load_config, parse_config
 from fedpilot.federated.config.resolved import to_yaml
 from fedpilot.federated.errors import ConfigError

@@ -11,7 +11,7 @@ from types import ModuleType
 import click
 import pytest
 
-from fedpilot.fabric.strict_yaml.wording import all_keys
+from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.federated.config import RunConfig
 
 DOCS = Path(__file__).parents[3] / "docs"

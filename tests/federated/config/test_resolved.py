@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fedpilot.fabric.strict_yaml.wording import all_keys, may_be_none
+from fedpilot.common.strict_yaml.wording import all_keys, may_be_none
 from fedpilot.federated.config import (
     RunConfig,
     as_before,

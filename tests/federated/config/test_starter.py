@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.fabric.strict_yaml.wording import all_keys
+from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.federated.config import RunConfig, load_config, starter
 from fedpilot.federated.errors import ConfigError
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpilot.cli import main
-from fedpilot.fabric.strict_yaml.errors import BadFile
+from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.mediator.client import profile_file
 from fedpilot.mediator.client.profiles import (
     ConnectionOptions,

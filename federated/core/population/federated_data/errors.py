@@ -7,7 +7,7 @@ UnionError
 
 from __future__ import annotations
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.common.host.exit_codes import BAD_INPUT
 from fedpilot.federated.errors import FederatedError
 
 

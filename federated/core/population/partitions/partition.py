@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpilot.fabric.host.exit_codes import BAD_INPUT
+from fedpilot.common.host.exit_codes import BAD_INPUT
 from fedpilot.federated.errors import FederatedError
 
 from ...randomness import UInt64s

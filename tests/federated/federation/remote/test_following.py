@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from fedpilot.fabric.host.machine import Load
+from fedpilot.common.host.machine import Load
 from fedpilot.federated.federation import step_watch
 from scripted_runs import a_round, events_of, finished, happened, invoke, started, trains
 from user_service import Served, a_run

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from fedpilot.fabric.core.text.amounts import counted, number
+from fedpilot.common.text.amounts import counted, number
 from fedpilot.federated.federation.events import Event, event
 from fedpilot.federated.federation.report.progress import (
     PLAIN_LINES,

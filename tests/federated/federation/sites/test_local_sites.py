@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from fedpilot.cli import main
+from fedpilot.common.host.machine import usable_cpus
 from fedpilot.fabric import GangInfeasible
-from fedpilot.fabric.host.machine import usable_cpus
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.fabric.strict_yaml.errors import BadFile
+from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.mediator.agent.site_config.site_files import policy_of, read_policy, read_site_file
 from fedpilot.mediator.core.rules.disclosure import Disclosure, Residency
 from fedpilot.mediator.core.rules.policy import (

@@ -1,0 +1,1 @@
+"""How all commands print, are interrupted and end."""

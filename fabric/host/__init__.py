@@ -1,1 +1,0 @@
-"""What the fabric needs of this computer: its size, its user, whole files, signals, exit codes."""

@@ -1,1 +1,0 @@
-"""Describes virtual clusters and jobs in words and tables, from the manager's documents."""

@@ -1,0 +1,1 @@
+"""What a round asks of its sites: to train, to exchange on a graph, to evaluate."""

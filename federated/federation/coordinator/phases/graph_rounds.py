@@ -1,0 +1,207 @@
+"""GraphRounds: has the sites train a graph's clients, exchange states, and mix.
+
+Each site trains its clients. Before each mixing step, every site gives the others the models of
+the clients whose neighbors are there; the coordinator passes them on by the digest of their blob.
+Then each site mixes, and the last time answers with the sum of its models. If a site is lost
+meanwhile, the round begins anew once it is back: its clients' models are at that site alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from fedpilot.mediator import Payload, Share, SiteUnreachable
+from fedpilot.mediator.errors import AnswerUnreadable
+
+from ....config.schema import Graph
+from ....config.telling import DISTRIBUTION
+from ....core.population.cohort_members import Members
+from ....core.population.shares import part_name, told
+from ....core.rounds.participation import Rules
+from ....core.state import State
+from ....core.sums.amounts import AnswerRefused
+from ....errors import VersionsDiffer
+from ..gather import Answered, Answers, Part, gather
+from ..run_context import RoundQuery, RunContext
+from ..site_orders import GIVING, MIXING, TAKING, TRAINING
+from .training_query import TrainingQuery, partial_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphQuery(RoundQuery):
+    """Asks for the training of a graph's clients; the answer names those that are absent."""
+
+    @property
+    def name(self) -> str:
+        return f"round {self.round_number}"
+
+    def check(self, share: Share, answer: Payload) -> None:
+        if answer.kind == "partial":
+            lacking = "it answers a round on a graph with a sum before the clients are mixed"
+            raise VersionsDiffer(version(DISTRIBUTION), "an earlier one", lacking)
+        if answer.kind != "graph_trained":
+            raise AnswerRefused("the answer", f"{answer.kind!r:.60}", "that of a round on a graph")
+        absent = answer.header.get("absent")
+        if not isinstance(absent, list) or any(type(each) is not int for each in absent):
+            raise AnswerRefused("`absent`", f"{absent!r:.60}", "a list of clients")
+        if len(set(absent)) < len(absent) or any(
+            not any(each in clients for clients in share) for each in absent
+        ):
+            raise AnswerRefused("`absent`", f"{absent!r:.60}", "clients that it was asked for")
+
+    def covered(self, share: Share, answer: Payload) -> int:
+        return self.members(share).most
+
+    def most(self, share: Share) -> int:
+        return self.members(share).most
+
+    def review(self, answered: Sequence[Answered]) -> dict[str, Exception]:
+        return {}
+
+    def members(self, share: Share) -> Members:
+        """The clients of an order."""
+        return self.run.membership.of(self.round_number, share)
+
+
+class GraphRounds:
+    """The rounds of one attempt at a run on a graph."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._steps = (run.config.graph or Graph()).mixing_steps
+        # Another coordinator does not know how far the exchange came: it has all trained anew.
+        coordinator = secrets.token_hex(4)
+        self._attempts = (f"{coordinator}.{number}" for number in itertools.count())
+
+    def answers(self, sums: TrainingQuery, rules: Rules) -> Answers:
+        """The sites' sums of their clients' models after a round; `sums` asks for them.
+
+        Raises as `gather` does.
+        """
+        run = self._run
+        while True:
+            attempt = next(self._attempts)
+            header = {**sums.header, "attempt": attempt}
+            query = GraphQuery(
+                kind=TRAINING,
+                model=sums.model,
+                round_number=sums.round_number,
+                header=header,
+                variant=f"{sums.variant}.{attempt}",
+                run=run,
+                whole=sums.whole,
+            )
+            trained = gather(query, run.mediator, rules, emit=run.emit, clock=time.perf_counter)
+            parts = [each.part for each in trained.all]
+            absent = sorted(itertools.chain(*(a.payload.header["absent"] for a in trained.all)))
+            mix = replace(sums, header={**header, "absent": absent}, variant=query.variant)
+            found: list[Answered] = []
+            try:
+                for step in range(self._steps):
+                    self._exchange(query, parts, step)
+                    if found := self._mix(mix, parts, step):
+                        break
+                return replace(trained, all=found)
+            except SiteUnreachable as error:
+                number = sums.round_number
+                run.mediator.membership.give_up(error.site, error, round_number=number)
+                query.site_changed()
+            except _Refused as error:
+                sums.refused(error.site, error.cause)
+                number, reason = sums.round_number, str(error.cause)
+                run.mediator.membership.distrust(error.site, reason, round_number=number)
+                query.site_changed()
+
+    # -- one mixing step --------------------------------------------------------------------------
+
+    def _exchange(self, query: GraphQuery, parts: Sequence[Part], step: int) -> None:
+        """Pass the models of each site's clients on to the sites of their neighbors."""
+        given = [
+            (one, other, self._ask(query, GIVING, one, step, about=other, to=told(other.share)))
+            for one, other in itertools.permutations(parts, 2)
+        ]
+        taken = []
+        for one, other, states in given:
+            tensors = _answer(one.site, states).tensors
+            if tensors:
+                ask = self._ask(query, TAKING, other, step, tensors, about=one, of=told(one.share))
+                taken.append((one, other, ask))
+        for one, other, problem in taken:
+            if said := _answer(other.site, problem).header.get("problem"):
+                raise _Refused(
+                    one.site, AnswerRefused("its models", f"{said!r:.200}", "as they should be")
+                )
+
+    def _mix(self, sums: TrainingQuery, parts: Sequence[Part], step: int) -> list[Answered]:
+        """Mix once; returns the sites' sums after the last step.
+
+        After an earlier step it returns the sums that left their range, if there are any.
+        """
+        asked = [(part, self._ask(sums, MIXING, part, step)) for part in parts]
+        found = []
+        for part, mixed in asked:
+            answer = _answer(part.site, mixed)
+            if answer.kind == "mixed" and step + 1 < self._steps:
+                continue
+            if answer.kind == "lacking":
+                raise _lacking(part, parts, answer)
+            try:
+                sums.check(part.share, answer)
+            except AnswerRefused as error:
+                raise _Refused(part.site, error) from error
+            if step + 1 < self._steps and not partial_of(answer).overflowed:
+                early = AnswerRefused("its sum", "before the last step", "only after it")
+                raise _Refused(part.site, early)
+            found.append(Answered(part, answer, 0))
+        for site, problem in sums.review(found).items():
+            raise _Refused(site, problem)
+        return found
+
+    def _ask(
+        self,
+        form: RoundQuery,
+        kind: str,
+        part: Part,
+        step: int,
+        tensors: State | None = None,
+        *,
+        about: Part | None = None,
+        **more: Any,
+    ) -> Future[Payload]:
+        """Send an order about a step, and about what another part gets or gives."""
+        name = "" if about is None else f"/{part_name(about.share)}"
+        header = {**form.header, "step": step, **more}
+        order = replace(form, kind=kind, header=header, variant=f"{form.variant}/{step}{name}")
+        return self._run.orders.pass_on(order, part.site, part.share, tensors or {})
+
+
+class _Refused(Exception):
+    """A site's answer that cannot count."""
+
+    def __init__(self, site: str, cause: Exception) -> None:
+        super().__init__(site, cause)
+        self.site, self.cause = site, cause
+
+
+def _lacking(part: Part, parts: Sequence[Part], answer: Payload) -> _Refused:
+    """A site lacks the model of another one's client, which that one should have given."""
+    client = answer.header.get("client")
+    owners = [each for each in parts if any(client in clients for clients in each.share)]
+    if type(client) is not int or not owners or part in owners:
+        return _Refused(part.site, AnswerRefused("`client`", f"{client!r:.60}", "one elsewhere"))
+    found = f"none of client {client} for site {part.site}"
+    return _Refused(owners[0].site, AnswerRefused("its models", found, "those of all neighbors"))
+
+
+def _answer(site: str, asked: Future[Payload]) -> Payload:
+    try:
+        return asked.result()
+    except AnswerUnreadable as error:
+        raise _Refused(site, error) from error

@@ -1,0 +1,23 @@
+"""`list` and `show`: a line for each, and all that is known of one."""
+
+from __future__ import annotations
+
+from cluster_documents import NOW, A, printed, shared
+from fedpilot.fabric.terminal.tables import cluster_details, cluster_table
+
+
+def test_the_table_has_a_line_for_each() -> None:
+    lines = printed(cluster_table(shared(), NOW)).splitlines()[2:]
+    names = ["vision", "speech", "eval", "default", "tabular", "genomics"]
+    assert [line.split()[0] for line in lines] == names
+    assert "with job 01000000" in lines[2]
+    assert "wants 5 CPU" in lines[4]
+
+
+def test_details_have_labels_loans_and_what_is_inside() -> None:
+    shown = printed(cluster_details(shared(), "speech", NOW))
+    assert "2 CPU from the Ray cluster, for another 42 s" in shown
+    assert "eval; together 2 CPU" in shown
+    assert f"speech@{A[:8]} " in shown, "long names of vnodes are cut"
+    assert "rank=7" in shown
+    assert "ray.io" not in shown
