@@ -12,7 +12,9 @@ def algorithm_of(section: FederationConfig) -> Algorithm:
     """The algorithm that a config names."""
     rate = section.server_learning_rate
     match section.aggregation_strategy:
-        case "fedavg" | "dpsgd":  # on a graph: the mean of the nodes' models
+        case (
+            "fedavg" | "dpsgd" | "gossip" | "push_sum"
+        ):  # on a graph: the mean of the nodes' models
             return fedavg(rate)
         case "median":
             return median(rate)

@@ -13,7 +13,14 @@ from ..config.schema import Graph, RunConfig
 from ..core.population.partitions.partition import Partition
 from ..core.state import Array
 from ..core.topology.graph_files import NotAGraph, read_graph
-from ..core.topology.mixing import Mixing, NotMixable, metropolis, of_the_graph
+from ..core.topology.mixing import (
+    Mixing,
+    NotMixable,
+    metropolis,
+    of_the_graph,
+    split_by_the_graph,
+    uniform,
+)
 from ..errors import ConfigError, FederatedError
 
 if TYPE_CHECKING:
@@ -127,9 +134,10 @@ def topology_at_site(
 def mixing_of(config: RunConfig, graphs: Topology, round_number: int) -> Mixing:
     """The weights of a round's graph; raises NotMixable."""
     edges, weights = graphs.of_round(round_number), (config.graph or Graph()).weights
+    pushes = config.federation.pushes
     if weights == "own" and graphs.weights is not None:
-        return of_the_graph(edges, graphs.weights)
-    return metropolis(edges, lazy=weights == "lazy")
+        return (split_by_the_graph if pushes else of_the_graph)(edges, graphs.weights)
+    return (uniform if pushes else metropolis)(edges, lazy=weights == "lazy")
 
 
 def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> None:
@@ -138,11 +146,15 @@ def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> No
     try:
         mixing_of(config, graphs, 1)
     except NotMixable as error:
-        key, allowed = "federation.topology", "fewer neighbors"
+        pushes, key, allowed = config.federation.pushes, "federation.topology", "fewer neighbors"
         if graph.weights == "own":
             key, allowed = "graph.weights", "weights of edges in both directions that sum to 1"
+            if pushes:
+                allowed = "weights of which each client keeps some, of 1 in all"
         elif name == "custom":
             key, allowed = "graph.file", "edges in both directions, and few enough for each client"
+            if pushes:
+                allowed = "fewer edges from each client"
         found = f"`{graph.file or name}`: {error.told(partition.client_id)}"
         raise ConfigError.about(key, found, allowed) from error
     if name not in MAY_BE_IN_PARTS:

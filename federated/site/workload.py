@@ -166,6 +166,7 @@ class FederatedWorkload:
             code=self._code,
             needs=self._needs,
             steps=steps_of(self._config),
+            push_sum=self._config.federation.pushes,
         )
         self._pool = WorkerPool(
             gang,

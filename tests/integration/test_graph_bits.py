@@ -19,7 +19,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 CONFIG = """
 federation:
-  {{number_of_clients: 24, rounds: {rounds}, topology: {topology}, aggregation_strategy: dpsgd}}
+  number_of_clients: 24
+  rounds: {rounds}
+  topology: {topology}
+  aggregation_strategy: {strategy}
+{graph}
 model: {{model_type: {model}}}
 data:
   dataset_type: digits
@@ -36,13 +40,26 @@ KILLED = {"rounds": 5, "epochs": 30, "model": "mlp"}
 """Long enough to be killed amid a round."""
 
 
+STRATEGIES = {"ring": "dpsgd", "matching": "dpsgd", "custom": "push_sum"}
+DIRECTED = "\n".join(
+    ",".join(str(int(to in ((of + 1) % 24, of * of % 24))) for to in range(24)) for of in range(24)
+)
+"""A directed ring with shortcuts, as a matrix."""
+
+
 def run_in(
     folder: Path, *arguments: str, workers: int, sites: int = 1, **keys: Any
 ) -> AbstractContextManager[Command]:
     """A run of the config, `r`."""
     folder.mkdir(exist_ok=True)
+    (folder / "directed.csv").write_text(DIRECTED)
     text = CONFIG.format(
-        workers=workers, sites=sites, image=str(keys["model"] != "mlp").lower(), **keys
+        workers=workers,
+        sites=sites,
+        image=str(keys["model"] != "mlp").lower(),
+        strategy=STRATEGIES[keys["topology"]],
+        graph="graph: {file: directed.csv}" if keys["topology"] == "custom" else "",
+        **keys,
     )
     (folder / "config.yaml").write_text(text)
     return fedpilot(["run", *(arguments or ("config.yaml", "--run-id", "r")), "--json"], folder)
@@ -65,6 +82,7 @@ def models_of(folder: Path) -> list[tuple[Any, ...]]:
     [
         ("ring", 1),
         pytest.param("matching", 1, marks=pytest.mark.soak),
+        pytest.param("custom", 2, marks=pytest.mark.soak),
         pytest.param("ring", 2, marks=pytest.mark.soak),
     ],
 )
@@ -83,8 +101,16 @@ def test_a_killed_run_resumes_to_the_same_models(topology: str, sites: int, tmp_
     assert models_of(killed) == models_of(calm)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["mlp", pytest.param("lenet", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("topology", ["ring", pytest.param("matching", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "topology",
+    [
+        "ring",
+        pytest.param("matching", marks=pytest.mark.soak),
+        pytest.param("custom", marks=pytest.mark.soak),
+    ],
+)
 def test_however_many_workers_and_sites_give_the_same_models(
     topology: str, model: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -55,12 +55,15 @@ class FederationConfig(Section):
     client_sampling_rate: Fraction | None = Field(default=None, examples=[0.4])
     """Share of the population sampled for each round, at least one client. Excludes
     `clients_per_round`."""
-    aggregation_strategy: Literal["fedavg", "median", "trimmed_mean", "dpsgd"] = "fedavg"
+    aggregation_strategy: Literal[
+        "fedavg", "median", "trimmed_mean", "dpsgd", "gossip", "push_sum"
+    ] = "fedavg"
     """How updates are combined: `fedavg` is their mean, weighted by samples (McMahan et al. 2017).
     `median` and `trimmed_mean` combine the clients' updates coordinate by coordinate (Yin et al.
-    2018), and keep every update of a round in memory. `dpsgd` is for graphs, where each client has
-    a model of its own: it trains each, and then mixes it with those of the client's neighbors (Lian
-    et al. 2017)."""
+    2018), and keep every update of a round in memory. The others are for graphs, where each client
+    has a model of its own. `dpsgd` trains each, and then mixes it with those of the client's
+    neighbors (Lian et al. 2017). `gossip` trains in the first round alone; later rounds only mix
+    (Boyd et al. 2006). `push_sum` is `dpsgd` for directed graphs (Assran et al. 2019)."""
     trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
     """For `trimmed_mean` (required): share of the clients to cut off at each end."""
     server_learning_rate: PositiveFloat = 1.0
@@ -77,6 +80,7 @@ class FederationConfig(Section):
         "small_world",
         "tree",
         "matching",
+        "exponential",
         "custom",
     ] = "star"
     """`star`: every client exchanges with the coordinator. `hierarchical`: clients average within
@@ -91,6 +95,11 @@ class FederationConfig(Section):
     def is_graph(self) -> bool:
         """Whether each client has a model of its own, which it mixes with its neighbors'."""
         return self.topology not in ("star", "hierarchical")
+
+    @property
+    def pushes(self) -> bool:
+        """Whether each node of the graph splits what it has among those that receive from it."""
+        return self.aggregation_strategy == "push_sum"
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
@@ -159,10 +168,13 @@ class Graph(Section):
     """For `custom`: the file with the edges, below the folder in which the run starts. An
     adjacency matrix if the name ends in `.csv`, GraphML if it ends in `.graphml`, otherwise a list
     with an edge in each line."""
-    weights: Literal["metropolis", "lazy", "own"] = "metropolis"
-    """What a client takes of each neighbor: 1 / (1 + the larger of both degrees) (`metropolis`), or
-    half of that, so that it keeps at least half of its own model (`lazy`). `own`: the weights in
-    the file of a `custom` graph."""
+    weights: Literal["metropolis", "uniform", "lazy", "own"] | None = Field(
+        default=None, examples=["lazy"]
+    )
+    """What a client takes of each neighbor: 1 / (1 + the larger of both degrees) (`metropolis`).
+    With `push_sum`, what it gives to each that receives from it: 1 / (1 + their number)
+    (`uniform`). `lazy` halves either, so that a client keeps at least half of its own model. `own`:
+    the weights in the file of a `custom` graph. Left out: `metropolis`, or `uniform`."""
     mixing_steps: Annotated[int, Gt(0), Le(1000)] = 1
     """How often neighbors mix in a round."""
 

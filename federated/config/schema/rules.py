@@ -78,6 +78,7 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
         )
 
 
+GRAPH_STRATEGIES = ("dpsgd", "gossip", "push_sum")
 GRAPH_OPTIONS: Mapping[str, frozenset[str]] = {
     "degree": frozenset({"k_connected", "random_regular", "small_world"}),
     "probability": frozenset({"erdos_renyi", "small_world"}),
@@ -92,15 +93,16 @@ _NEEDED = ("degree", "probability", "file")
 def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
     """The rules about graphs, and what they cannot be combined with; keys from the top."""
     federation, graph = config.federation, config.graph or Graph()
-    on_a_graph, mixes = federation.is_graph, federation.aggregation_strategy == "dpsgd"
+    on_a_graph, mixes = federation.is_graph, federation.aggregation_strategy in GRAPH_STRATEGIES
     topology = f"`topology: {federation.topology}`"
     if on_a_graph != mixes:
         yield Conflict(
             key="federation.aggregation_strategy",
             found=f"`{federation.aggregation_strategy}` with {topology}",
-            allowed="`dpsgd`, which each graph needs"
+            allowed=f"{_or(list(GRAPH_STRATEGIES))}, one of which each graph needs"
             if on_a_graph
-            else "another one; `dpsgd` is for graphs, such as `topology: ring`",
+            else f"another one; {_or(list(GRAPH_STRATEGIES))} is for graphs, such as "
+            "`topology: ring`",
         )
     for option, topologies in GRAPH_OPTIONS.items():
         set_, takes = getattr(graph, option) is not None, federation.topology in topologies
@@ -112,11 +114,24 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
                 if set_
                 else "a value: this topology has no default",
             )
+    pushes, usual = federation.pushes, "uniform" if federation.pushes else "metropolis"
     if graph.weights == "own" and federation.topology != "custom":
         yield Conflict(
             key="graph.weights",
             found=f"`own` with {topology}",
-            allowed="`metropolis` or `lazy`, or `topology: custom`",
+            allowed=f"`{usual}` or `lazy`, or `topology: custom`",
+        )
+    if graph.weights == ("metropolis" if pushes else "uniform"):
+        yield Conflict(
+            key="graph.weights",
+            found=f"`{graph.weights}` with `{federation.aggregation_strategy}`",
+            allowed=f"`{usual}`, `lazy`, or `own` with `topology: custom`",
+        )
+    if federation.topology == "exponential" and mixes and not pushes:
+        yield Conflict(
+            key="federation.aggregation_strategy",
+            found=f"`{federation.aggregation_strategy}` with {topology}, which is directed",
+            allowed="`push_sum`",
         )
     if not on_a_graph:
         if config.graph is not None:

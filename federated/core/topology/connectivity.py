@@ -10,17 +10,11 @@ from .edges import Edges
 
 
 def components(edges: Edges) -> list[list[int]]:
-    """The parts whose nodes all reach each other, the largest first; one if it is connected.
-
-    The edges are symmetric.
-    """
-    once = edges.sources < edges.receivers
-    graph: nx.Graph[int] = nx.Graph()
+    """The parts whose nodes all reach each other, the largest first; one if it is connected."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(edges.nodes))
-    graph.add_edges_from(
-        zip(edges.sources[once].tolist(), edges.receivers[once].tolist(), strict=True)
-    )
-    found = [sorted(part) for part in nx.connected_components(graph)]
+    graph.add_edges_from(zip(edges.sources.tolist(), edges.receivers.tolist(), strict=True))
+    found = [sorted(part) for part in nx.strongly_connected_components(graph)]
     return sorted(found, key=lambda part: (-len(part), part[0]))
 
 

@@ -68,6 +68,11 @@ class Edges:
         """(nodes,): how many neighbors each node receives from."""
         return np.bincount(self.receivers, minlength=self.nodes)
 
+    @property
+    def given(self) -> Nodes:
+        """(nodes,): how many neighbors receive from each node."""
+        return np.bincount(self.sources, minlength=self.nodes)
+
     def crossing(self, places: Nodes) -> int:
         """How many states cross between places, (nodes,) the place of each node.
 

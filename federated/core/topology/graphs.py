@@ -1,7 +1,7 @@
 """Topologies by name: which graph a number of nodes forms, and in which round.
 
-A static topology has one graph for all rounds; `matching` has another one in each round. Graphs
-drawn at random come from (seed, round) alone.
+A static topology has one graph for all rounds; `matching` and `exponential` have another one in
+each round. Graphs drawn at random come from (seed, round) alone.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class TopologyName(StrEnum):
     SMALL_WORLD = "small_world"
     TREE = "tree"
     MATCHING = "matching"
+    EXPONENTIAL = "exponential"
 
 
 class NoSuchGraph(Exception):
@@ -192,6 +193,21 @@ def matching(nodes: int, options: GraphOptions, seed: int) -> Topology:
     return Topology(nodes, of_round, changes=True)
 
 
+def exponential(nodes: int, options: GraphOptions, seed: int) -> Topology:
+    """Directed, one receiver per node: 1 further on in the first round, then 2, 4, 8, and again.
+
+    Each node reaches all others within as many rounds as the number of nodes has bits (the
+    time-varying directed exponential graph of Assran et al. 2019).
+    """
+    period = max(1, (nodes - 1).bit_length())
+    source = np.arange(nodes)
+
+    def of_round(number: int) -> Edges:
+        return Edges.of(nodes, (source + (1 << (number - 1) % period)) % nodes, source)
+
+    return Topology(nodes, of_round, changes=True)
+
+
 _MADE: Mapping[TopologyName, Callable[[int, GraphOptions, int], Topology]] = {
     TopologyName.RING: ring,
     TopologyName.TORUS: torus,
@@ -202,6 +218,7 @@ _MADE: Mapping[TopologyName, Callable[[int, GraphOptions, int], Topology]] = {
     TopologyName.SMALL_WORLD: small_world,
     TopologyName.TREE: tree,
     TopologyName.MATCHING: matching,
+    TopologyName.EXPONENTIAL: exponential,
 }
 
 

@@ -1,8 +1,11 @@
 """Mixing: the weights by which nodes mix their neighbors' states into their own.
 
 Weights are whole numbers over 2**16. So a mixed state is a sum of integers, which has the same bits
-in any order and grouping, and is divided once. A node's own weight takes what its neighbors leave
-of 2**16.
+in any order and grouping, and is divided once, by the sum of its weights. A node's own weight takes
+what its neighbors leave of 2**16.
+
+On a directed graph a node splits what it has among those that receive from it (push-sum, Kempe et
+al. 2003). Then nodes have unequal weights, which travel with their states: `split`.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..state import Array
 from .edges import Edges, Nodes
 
 UNIT = 1 << 16
 """What the weights of a node sum to."""
+PUSH_SUM_UNIT = 1 << 26
+"""The first push-sum weight of a node. Times `UNIT`, two million of them fit int64."""
 SQUARES_BITS = 128
 """Sums of squared distances are in units of 2**-128."""
 EDGE = "the weight of the edge from {} to {}"
@@ -52,6 +58,8 @@ class Mixing:
     """(m + nodes,): by receiver, its neighbors and itself."""
     weights: Nodes
     """(m + nodes,), in units of 2**-16; none is negative."""
+    is_split: bool = False
+    """Whether the entries of a source, and not those of a row, sum to 2**16: what a node gives."""
 
     @property
     def nodes(self) -> int:
@@ -73,7 +81,8 @@ class Mixing:
         place: Nodes = np.zeros(self.nodes, dtype=np.int64)
         place[np.concatenate([nodes, others])] = np.arange(len(nodes) + len(others))
         starts = np.concatenate([[0], np.cumsum(np.diff(self.starts)[nodes])])
-        return Mixing(starts, place[self.sources[entries]], self.weights[entries]), others
+        sources, weights = place[self.sources[entries]], self.weights[entries]
+        return Mixing(starts, sources, weights, self.is_split), others
 
     def _entries_of(self, nodes: Nodes) -> Nodes:
         """The places of these nodes' entries, node by node."""
@@ -85,19 +94,43 @@ class Mixing:
     def without(self, absent: Nodes) -> Mixing:
         """The mixing of a round in which these nodes neither give nor take.
 
-        A neighbor of an absent node adds that node's weight to its own. An absent node mixes
-        nothing.
+        A neighbor of an absent node adds to its own weight what it would take of that node, or give
+        to it. An absent node mixes nothing.
         """
-        receivers = np.repeat(np.arange(self.nodes), np.diff(self.starts))
+        receivers = self._receivers
         gone = np.zeros(self.nodes, dtype=bool)
         gone[absent] = True
         own = receivers == self.sources
         dropped = (gone[receivers] | gone[self.sources]) & ~own
         weights = np.where(dropped, 0, self.weights)
         kept: Nodes = np.zeros(self.nodes, dtype=np.int64)
-        np.add.at(kept, receivers[dropped], self.weights[dropped])
+        keeps = self.sources if self.is_split else receivers
+        np.add.at(kept, keeps[dropped], self.weights[dropped])
         weights[own] += kept
-        return Mixing(self.starts, self.sources, weights)
+        return Mixing(self.starts, self.sources, weights, self.is_split)
+
+    def split(self, push_sum_weights: Nodes) -> Mixing:
+        """What each node takes if every node splits its push-sum weight (nodes,) by these weights.
+
+        Amounts are rounded down, and a node keeps the rest: their sum stays as it is. The sum of a
+        row, `totals`, is the node's next push-sum weight.
+        """
+        own = self._receivers == self.sources
+        taken = (push_sum_weights[self.sources] * self.weights) // UNIT
+        given: Nodes = np.zeros(self.nodes, dtype=np.int64)
+        np.add.at(given, self.sources[~own], taken[~own])
+        taken[own] = push_sum_weights - given
+        return Mixing(self.starts, self.sources, taken)
+
+    @property
+    def totals(self) -> Nodes:
+        """(nodes,): the sum of each row."""
+        found: Nodes = np.add.reduceat(self.weights, self.starts[:-1])
+        return found
+
+    @property
+    def _receivers(self) -> Nodes:
+        return np.repeat(np.arange(self.nodes), np.diff(self.starts))
 
 
 def metropolis(edges: Edges, *, lazy: bool = False) -> Mixing:
@@ -123,12 +156,7 @@ def of_the_graph(edges: Edges, fractions: npt.NDArray[np.float64]) -> Mixing:
     weights would move the mean.
     """
     _refuse_directed(edges)
-    units = np.rint(np.minimum(fractions, 2.0) * UNIT).astype(np.int64)
-    above = np.flatnonzero(units > UNIT)
-    if len(above):
-        found = f"is {fractions[above[0]]:g}, and at most 1 is allowed"
-        raise NotMixable(f"{EDGE} {found}", *_ends(edges, above[0]))
-    mixing = _mixing(edges, units)
+    mixing = _mixing(edges, _units(edges, fractions))
     given: Nodes = np.zeros(edges.nodes, dtype=np.int64)
     np.add.at(given, mixing.sources, mixing.weights)
     uneven = np.flatnonzero(given != UNIT)
@@ -139,6 +167,39 @@ def of_the_graph(edges: Edges, fractions: npt.NDArray[np.float64]) -> Mixing:
             int(uneven[0]),
         )
     return mixing
+
+
+def uniform(edges: Edges, *, lazy: bool = False) -> Mixing:
+    """Each node gives the same to itself and to all that receive from it; `lazy` keeps half more.
+
+    The graph may be directed. Raises NotMixable where an edge's weight rounds to 0.
+    """
+    given = UNIT // ((2 if lazy else 1) * (1 + edges.given))
+    return _mixing(edges, given[edges.sources], split=True)
+
+
+def split_by_the_graph(edges: Edges, fractions: npt.NDArray[np.float64]) -> Mixing:
+    """The graph's own weights (m,) as what each source gives, fractions of 1; it keeps the rest.
+
+    Raises NotMixable where a weight rounds to 0, or where a node would keep nothing.
+    """
+    mixing = _mixing(edges, _units(edges, fractions), split=True)
+    own = np.repeat(np.arange(edges.nodes), np.diff(mixing.starts)) == mixing.sources
+    nothing = np.flatnonzero(mixing.weights[own] == 0)
+    if len(nothing):
+        raise NotMixable("{} gives all that it has, and has to keep some", int(nothing[0]))
+    return mixing
+
+
+def push_sum_step(before: Array, after: Array, push_sum_weights: Nodes) -> Array:
+    """What nodes' models (k, ...) become by local training, of the type of `after`.
+
+    A node trains its model, and its training moves the model times its weight, which is what
+    push-sum conserves (Assran et al. 2019). So a node of half the weight moves twice as far.
+    """
+    fractions = push_sum_weights.reshape(-1, *[1] * (after.ndim - 1)) / PUSH_SUM_UNIT
+    from_ = before.astype(np.float64)
+    return np.asarray(from_ + (after - from_) / fractions, dtype=after.dtype)
 
 
 def consensus_distance(squares: int, nodes: int, moved: float) -> float:
@@ -156,24 +217,35 @@ def _refuse_directed(edges: Edges) -> None:
         raise NotMixable("the graph is directed, and these weights need edges in both directions")
 
 
-def _mixing(edges: Edges, weights: Nodes) -> Mixing:
-    """Add each node's own weight: what its neighbors leave of 2**16."""
+def _units(edges: Edges, fractions: npt.NDArray[np.float64]) -> Nodes:
+    """Fractions of 1 in units of 2**-16."""
+    units: Nodes = np.rint(np.minimum(fractions, 2.0) * UNIT).astype(np.int64)
+    above = np.flatnonzero(units > UNIT)
+    if len(above):
+        found = f"is {fractions[above[0]]:g}, and at most 1 is allowed"
+        raise NotMixable(f"{EDGE} {found}", *_ends(edges, above[0]))
+    return units
+
+
+def _mixing(edges: Edges, weights: Nodes, *, split: bool = False) -> Mixing:
+    """Add each node's own weight: what is left of 2**16 by its neighbors, or for it to keep."""
     nothing = np.flatnonzero(weights == 0)
     if len(nothing):
         raise NotMixable(f"{EDGE} is below 1 / {UNIT}", *_ends(edges, nothing[0]))
     given: Nodes = np.zeros(edges.nodes, dtype=np.int64)
-    np.add.at(given, edges.receivers, weights)
+    np.add.at(given, edges.sources if split else edges.receivers, weights)
     over = np.flatnonzero(given > UNIT)
     if len(over):
-        found = f"sum to {given[over[0]] / UNIT:.4g}, and at most 1 is allowed"
-        raise NotMixable(f"the weights of the neighbors of {{}} {found}", int(over[0]))
+        whose = "what {} gives" if split else "the weights of the neighbors of {}"
+        found = f"sum{'s' * split} to {given[over[0]] / UNIT:.4g}, and at most 1 is allowed"
+        raise NotMixable(f"{whose} {found}", int(over[0]))
     itself = np.arange(edges.nodes)
     receivers = np.concatenate([edges.receivers, itself])
     sources = np.concatenate([edges.sources, itself])
     order = np.lexsort((sources, receivers))
     starts = np.searchsorted(receivers[order], np.arange(edges.nodes + 1))
     every = np.concatenate([weights, UNIT - given])
-    return Mixing(starts.astype(np.int64), sources[order], every[order].astype(np.int64))
+    return Mixing(starts.astype(np.int64), sources[order], every[order].astype(np.int64), split)
 
 
 def _ends(edges: Edges, at: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Mixes the states of neighbors by exact sums: one pass through the memory for each edge.
 
 What a state has moved from a reference that all know is rounded once onto the grid of its tensor
-(`core.sums.partial.grid`), weighted by whole numbers over 2**16 (`core.topology.mixing`) and
-summed; the sum is divided once, and added to the reference. So a mixture has the same bits in any
-order and grouping of its terms, and a number that did not move anywhere stays as it is.
+(`core.sums.partial.grid`), weighted by whole numbers (`core.topology.mixing`) and summed; the sum
+is divided once, by that of the weights, and added to the reference. So a mixture has the same bits
+in any order and grouping of its terms, and a number that did not move anywhere stays as it is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def in_a_row(array: Array) -> Array:
 
 
 def bound(sizes: Floats, mixing: Mixing, exponent: int) -> int:
-    """Upper limit of every mixture's sum, in units of 2**-(exponent + 16).
+    """Upper limit of every mixture's sum, in units of 2**-exponent of its weights' unit.
 
     `sizes` (nodes,) are the states' largest moves, all finite.
     """
@@ -71,7 +71,7 @@ def bound(sizes: Floats, mixing: Mixing, exponent: int) -> int:
         units = np.rint(np.ldexp(sizes.max(initial=0.0), exponent))
     if not np.isfinite(units):
         return 1 << RANGE_BITS
-    heaviest = int(np.add.reduceat(mixing.weights, mixing.starts[:-1]).max(initial=UNIT))
+    heaviest = int(mixing.totals.max(initial=UNIT))
     return int(units) * heaviest
 
 
@@ -93,13 +93,13 @@ def mix(
     """
     if most >= 1 << RANGE_BITS:
         raise OverflowError(f"sums up to 2**{most.bit_length()} leave int64")
-    scale, unit = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent) / UNIT
+    scale, units = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent) / mixing.totals
     kernel = _mix if most < 1 << EXACT_BITS else _mix_wide
     first, last, _ = nodes.indices(mixing.nodes)
     starts = mixing.starts[first : last + 1]
     begin, end, _ = columns.indices(rows.shape[1])
     weights = (starts, mixing.sources, mixing.weights)
-    kernel(rows, begin, end, *weights, reference, scale, unit, into[first:last])
+    kernel(rows, begin, end, *weights, reference, scale, units[first:last], into[first:last])
 
 
 @as_written
@@ -138,7 +138,7 @@ def _squares(rows, first, reference, into):  # type: ignore[no-untyped-def]
 
 
 @as_written
-def _mix(rows, first, last, starts, sources, weights, reference, scale, unit, into):  # type: ignore[no-untyped-def]
+def _mix(rows, first, last, starts, sources, weights, reference, scale, units, into):  # type: ignore[no-untyped-def]
     total = np.empty(BLOCK, np.float64)
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
@@ -149,13 +149,13 @@ def _mix(rows, first, last, starts, sources, weights, reference, scale, unit, in
                 row, weight = rows[sources[at], begin:end], np.float64(weights[at])
                 for i in range(len(row)):
                     total[i] += weight * np.rint(np.float64(row[i] - here[i]) * scale)
-            mixed = into[node, begin:end]
+            mixed, unit = into[node, begin:end], units[node]
             for i in range(len(mixed)):
                 mixed[i] = np.float64(here[i]) + total[i] * unit
 
 
 @as_written
-def _mix_wide(rows, first, last, starts, sources, weights, reference, scale, unit, into):  # type: ignore[no-untyped-def]
+def _mix_wide(rows, first, last, starts, sources, weights, reference, scale, units, into):  # type: ignore[no-untyped-def]
     total = np.empty(BLOCK, np.int64)
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
@@ -166,6 +166,6 @@ def _mix_wide(rows, first, last, starts, sources, weights, reference, scale, uni
                 row, weight = rows[sources[at], begin:end], weights[at]
                 for i in range(len(row)):
                     total[i] += weight * np.int64(np.rint(np.float64(row[i] - here[i]) * scale))
-            mixed = into[node, begin:end]
+            mixed, unit = into[node, begin:end], units[node]
             for i in range(len(mixed)):
                 mixed[i] = np.float64(here[i]) + np.float64(total[i]) * unit

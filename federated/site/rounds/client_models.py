@@ -28,7 +28,7 @@ from ...engine.compiled.mixing import (
     mix,
     squared_distances,
 )
-from ..states.layouts import Layout, Stack
+from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack
 from ..states.shared_memory import SharedStack
 
 THREADS = min(8, usable_cpus())
@@ -109,6 +109,9 @@ def mix_models(
     for name, *_ in models.layout.arrays:
         kind, columns = models.layout.words(name)
         rows, made = models.rows.view(kind), into.rows.view(kind)
+        if name == PUSH_SUM_WEIGHT:
+            made[: mixing.nodes, columns] = mixing.totals[:, None]
+            continue
         if name not in exponents:
             made[: mixing.nodes, columns] = _most_of_neighbors(rows[:, columns], mixing)
             continue

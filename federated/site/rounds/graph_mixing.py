@@ -22,11 +22,12 @@ from ...core.population.sampling import Indices
 from ...core.population.shares import Share
 from ...core.state import Array, State, averaged
 from ...core.sums.partial import Partial, Tally
+from ...core.topology.mixing import PUSH_SUM_UNIT
 from ...engine.sums.summing import RunningSum
 from ...engine.training.modules import client_digests
 from ...errors import FederatedError
 from ..states.client_states import ClientStates
-from ..states.layouts import Stack
+from ..states.layouts import PUSH_SUM_WEIGHT, Stack
 from ..states.shared_memory import SharedStack
 from ..workers.attempt import Attempt
 from .client_models import THREADS, beyond_range, largest_of, mix_models, squares_of
@@ -132,6 +133,9 @@ class GraphMixing:
                 )
             if found.dtype.kind == "f" and not np.isfinite(found).all():
                 return f"{name} of one of its clients is not finite"
+            most = PUSH_SUM_UNIT * self._part.population
+            if name == PUSH_SUM_WEIGHT and not ((found > 0) & (found <= most)).all():
+                return f"{name} of one of its clients is not between 1 and {most}"
         return ""
 
     def _check_step(self, step: int) -> None:
@@ -158,10 +162,11 @@ class GraphMixing:
 
     def _mix(self, everybody_absent: Indices) -> Payload:
         part, exponents = self._part, self._attempt.exponents
-        mixing, others = part.mixing(self._number, everybody_absent)
+        models, other, others = self._models.stack, self._other.stack, self._others
         here, sources = len(part.clients), len(part.clients) + len(others)
+        weights = models.part(slice(0, sources)).columns.get(PUSH_SUM_WEIGHT)
+        mixing, _ = part.mixing(self._number, everybody_absent, weights)
         there = np.flatnonzero(~np.isin(part.clients, everybody_absent))
-        models, other = self._models.stack, self._other.stack
         if self._step:
             self._sizes = largest_of(models.part(slice(0, sources)), self._mean, exponents)
         elif len(others):
@@ -201,7 +206,8 @@ class GraphMixing:
         absent = np.setdiff1d(clients, clients[there])
         total.refused = [part.client_id(index) for index in absent.tolist()]
         total.tally = Tally()
-        total.tally.add_clients(part.samples[there], self._trained.losses[there])
+        trained = part.trains(self._number)
+        total.tally.add_clients(part.samples[there], self._trained.losses[there], told=trained)
         header, tensors = total.to_wire()
         names = averaged(part.roles)
         told = {
@@ -218,7 +224,8 @@ class GraphMixing:
         if not self._attempt.digests:
             return {}
         names = map(self._part.client_id, self._part.clients.tolist())
-        return dict(zip(names, client_digests(mixed.tensors), strict=True))
+        models = {k: v for k, v in mixed.tensors.items() if k != PUSH_SUM_WEIGHT}
+        return dict(zip(names, client_digests(models), strict=True))
 
     def _summed(self, there: Indices, mixed: Stack) -> Partial:
         """The sum of how far each model is from the mean before the round; each weighs 1."""

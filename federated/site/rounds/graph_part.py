@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class GraphPart:
     """What all rounds of a run on a graph share at one site."""
 
+    trains: Callable[[int], bool]
+    """Whether a round trains before it mixes, by its number."""
     clients: Indices
     """(k,): in the order in which their models lie: most samples first."""
     samples: Indices
@@ -43,14 +45,25 @@ class GraphPart:
     client_id: Callable[[int], str]
     memory: ModelsInMemory
 
-    def mixing(self, number: int, absent: Indices) -> tuple[Mixing, Indices]:
+    def mixing(
+        self, number: int, absent: Indices, push_sum_weights: Indices | None = None
+    ) -> tuple[Mixing, Indices]:
         """The mixing of a round at this site without absent clients, and whose models it takes.
 
         Sources are counted through `clients`, and then through those others, which are ascending.
+        So are the push-sum weights, if nodes have any.
         """
-        if not len(absent):
+        if push_sum_weights is None and not len(absent):
             return self.full_mixing(number)
-        return self.mixing_of_round(number).without(absent).among(self.clients)
+        whole = self.mixing_of_round(number)
+        if len(absent):
+            whole = whole.without(absent)
+        if push_sum_weights is not None:
+            weights = np.zeros(self.population, dtype=np.int64)
+            _, others = self.full_mixing(number)
+            weights[np.concatenate([self.clients, others])] = push_sum_weights
+            whole = whole.split(weights)
+        return whole.among(self.clients)
 
     def full_mixing(self, number: int) -> tuple[Mixing, Indices]:
         """The same of a round with all clients."""
@@ -83,12 +96,14 @@ class GraphPart:
 
 def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Indices) -> GraphPart:
     """The part of a run's graph that these clients are."""
-    partition = inputs.data.partition
+    federation, partition = config.federation, inputs.data.partition
     samples = partition.sizes(clients)
     order = np.argsort(-samples, kind="stable")
     # A round asks for its graph several times.
     mixing = lru_cache(maxsize=1)(lambda number: mixing_of(config, graphs, number))
+    layout = Layout.of_models(inputs.initial, inputs.roles, push_sum=federation.pushes)
     return GraphPart(
+        trains=lambda number: number == 1 or federation.aggregation_strategy != "gossip",
         clients=clients[order],
         samples=samples[order],
         population=inputs.population,
@@ -98,5 +113,5 @@ def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Ind
         initial=inputs.initial,
         roles=inputs.roles,
         client_id=partition.client_id,
-        memory=ModelsInMemory(Layout.of_models(inputs.initial, inputs.roles)),
+        memory=ModelsInMemory(layout),
     )

@@ -21,11 +21,13 @@ from ...core.lifecycle import Visit
 from ...core.population.sampling import Indices
 from ...core.rounds.chunking import ranges
 from ...core.state import State, averaged
+from ...core.topology.mixing import PUSH_SUM_UNIT
 from ...engine.journal import RoundKey
 from ...errors import FederatedError
 from ..cohorts import Cohort
 from ..object_store import INLINE_BYTES
 from ..orders import Answer, or_fail
+from ..states.layouts import PUSH_SUM_WEIGHT
 from ..states.shared_memory import Lent, SharedStack
 from ..workers.attempt import Attempt, NodesTrained
 from ..workers.pool import SharedModel, WorkerCall
@@ -93,6 +95,9 @@ class GraphRound:
             self._own = part.memory.room(self._room)
             saved = self._site.states.load_stack(part.clients, before + 1)
             self._own.stack.rows[: len(part.clients)] = saved.rows
+        if self._own is not None and not part.trains(self.key.round_number):
+            self._mix_only(self._own)
+            return
         self._became = part.memory.room(self._room)
         workers, pace = self._site.pool.size, self._site.pace.seconds_per_sample
         parts = ranges(part.samples, workers, pace)
@@ -184,6 +189,13 @@ class GraphRound:
         for visit in self._visits:
             self._site.placement.leave(visit, f"{self._name} was given up")
 
+    def _mix_only(self, models: SharedStack) -> None:
+        """End at once: the models wait for the mixing as they are."""
+        self._own = None
+        here = models.stack.part(slice(0, len(self._part.clients)))
+        self._trained.sizes |= largest_of(here, self._mean, self._trained.sizes)
+        self._finish(models, self._part.memory.room(self._room), np.arange(0))
+
     # -- the end of training --------------------------------------------------------------------
 
     def _end(self) -> None:
@@ -197,6 +209,9 @@ class GraphRound:
         absent = self._keep_what_is_finite(models, own)
         if own is None or len(own.stack) < self._room:
             own = self._part.memory.room(self._room)
+        self._finish(models, own, absent)
+
+    def _finish(self, models: SharedStack, other: SharedStack, absent: Indices) -> None:
         self.mixing = GraphMixing(
             self._attempt,
             self._mean,
@@ -204,7 +219,7 @@ class GraphRound:
             self._site.states,
             self._trained,
             models,
-            own,
+            other,
         )
         header = {"absent": sorted(self._part.clients[absent].tolist())}
         self.answer.set_result(Payload(kind=TRAINED, header=header))
@@ -219,8 +234,9 @@ class GraphRound:
         if not len(absent):
             return absent
         before = {} if own is None else own.stack.columns
+        first = {**self._part.initial, PUSH_SUM_WEIGHT: np.int64(PUSH_SUM_UNIT)}
         for name, array in models.stack.columns.items():
-            array[absent] = before[name][absent] if before else self._part.initial[name]
+            array[absent] = before[name][absent] if before else first[name]
         kept = largest_of(models.stack.part(absent), self._mean, sizes)
         for name, each in kept.items():
             sizes[name][absent] = each

@@ -20,6 +20,9 @@ from .row_file import Rows
 ALIGNED = 64
 """Bytes; arrays and rows begin at multiples of it."""
 
+PUSH_SUM_WEIGHT = "push_sum/weight"
+"""The node's weight in push-sum, in units of 1 / `PUSH_SUM_UNIT`, beside its model."""
+
 NUMBERS = "biufc"
 """NumPy's kinds of numbers."""
 
@@ -41,9 +44,14 @@ class Layout:
         return cls(tuple((name, array.dtype.str, array.shape) for name, array in named))
 
     @classmethod
-    def of_models(cls, model: State, roles: Roles) -> Self:
-        """The layout of those of a model's tensors that training may move."""
-        return cls.of({name: model[name] for name in (*averaged(roles), *counters(roles))})
+    def of_models(cls, model: State, roles: Roles, *, push_sum: bool = False) -> Self:
+        """The layout of those of a model's tensors that training may move.
+
+        With `push_sum` each model has its `PUSH_SUM_WEIGHT`.
+        """
+        weight = {PUSH_SUM_WEIGHT: np.array(0)} if push_sum else {}
+        moved = {name: model[name] for name in (*averaged(roles), *counters(roles))}
+        return cls.of({**moved, **weight})
 
     @classmethod
     def from_json(cls, text: str) -> Self:

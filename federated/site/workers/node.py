@@ -30,6 +30,7 @@ from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
 from ...core.state import Array, State, averaged
 from ...core.sums.partial import Partial, Reference, Tally
+from ...core.topology.mixing import PUSH_SUM_UNIT, push_sum_step
 from ...core.user_code.user_errors import client_failed
 from ...engine.compiled import kernels
 from ...engine.compiled.mixing import in_a_row, largest
@@ -58,7 +59,7 @@ from ...models import build
 from ...prepare.importing import make_importable
 from ...prepare.inputs.run_inputs import SiteData
 from ...prepare.user_code import bring
-from ..states.layouts import Layout, Stack, as_slice
+from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack, as_slice
 from ..states.shared_memory import Borrowed, Lent, sharers
 from .attempt import Attempt, NodesTrained, PieceResult
 from .lru import LRU
@@ -85,6 +86,8 @@ class NodeSettings:
     needs: Needs
     steps: Steps | None = None
     """How groups train, if any: a round then names groups by their numbers."""
+    push_sum: bool = False
+    """Whether nodes of a graph have weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +264,13 @@ class FederatedNode:
         started = time.perf_counter()
         model, trainer = self._model(key, state), self._trainers.checked(attempt.execution)
         own = self._borrowed.stack(own) if isinstance(own, Lent) else own
-        layout = Layout.of_models(model.state, self._roles)
+        push_sum = self._settings.push_sum
+        layout = Layout.of_models(model.state, self._roles, push_sum=push_sum)
         became = self._borrowed.stack(into) if into else Stack.empty(layout, len(clients))
         columns, first = became.columns, {} if own is None else own.columns
+        weights = columns.pop(PUSH_SUM_WEIGHT, None)
+        if weights is not None:
+            weights[:] = first[PUSH_SUM_WEIGHT] if first else PUSH_SUM_UNIT
         sizes = {name: np.zeros(len(clients)) for name in averaged(self._roles)}
         references = {name: in_a_row(np.asarray(model.state[name])) for name in sizes}
         losses = np.zeros(len(clients))
@@ -277,10 +284,13 @@ class FederatedNode:
                 arithmetic_s += trained.seconds
                 losses[here] = trained.losses
                 for name, column in columns.items():
+                    before = first[name][here] if first else np.asarray(model.state[name])[None]
                     if name in trained.tensors:
                         rows = trained.tensors[name].detach().cpu().numpy()
+                        if weights is not None and name in sizes:
+                            rows = push_sum_step(before, rows, weights[here])
                     else:
-                        rows = first[name][here] if first else np.asarray(model.state[name])[None]
+                        rows = before
                     column[here] = rows
                     if name in sizes:
                         flat = rows.reshape(len(rows), -1).astype(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,16 @@ from federations import (
     raising,
     timeless,
 )
-from fedpilot.federated.core.state import Array, digest
+from fedpilot.federated.core.state import Array
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
 from fedpilot.federated.core.topology.mixing import metropolis
 from fedpilot.federated.errors import ConfigError, FederatedError, NoUsableUpdate, RunRefused
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.rounds.graph_mixing import GraphMixing
 from fedpilot.federated.site.rounds.graph_round import GraphRound
-from fedpilot.federated.site.states.client_states import ClientStates
+from graph_runs import digests, doubles, nodes_of
 from mixings import dense
 from records import Archive
-
-
-def nodes_of(run: Path, after: int = ROUNDS, clients: int = CLIENTS) -> dict[str, Array]:
-    """By name (clients, *shape): the models that a run's clients had after a round."""
-    (file,) = (run / "journal").glob("*.clients.sqlite")
-    with closing(ClientStates(file)) as states:
-        return states.load_stack(np.arange(clients), after + 1).columns
-
-
-def digests(nodes: dict[str, Array]) -> list[str]:
-    count = len(next(iter(nodes.values())))
-    return [digest({name: array[at] for name, array in nodes.items()}) for at in range(count)]
-
 
 # -- what is learned -----------------------------------------------------------------------------
 
@@ -57,36 +44,15 @@ def dense_of(name: str, nodes: int, number: int, **options: Any) -> Array:
     return dense(metropolis(graphs.of_round(number)))
 
 
-@pytest.fixture
-def doubles(tmp_path: Path) -> dict[str, Any]:
-    """Unequal clients with samples of float64, and one full batch in each of two epochs."""
-    random, sizes = np.random.default_rng(5), (40, 7, 25, 1, 13, 30, 4)
-    ids = [f"c{client}" for client, size in enumerate(sizes) for _ in range(size)]
-    x, y = random.normal(size=(sum(sizes), 4)), random.integers(0, 3, sum(sizes))
-    np.savez(tmp_path / "doubles.npz", x=x, y=y, client_ids=np.array(ids))
-    return {
-        "federation__number_of_clients": None,
-        "data__dataset_type": "npz",
-        "data__options": {"path": str(tmp_path / "doubles.npz"), "dtype": "float64"},
-        "data__data_distribution_kind": "natural",
-        "data__dirichlet_beta": None,
-        "data__test_fraction": 0.0,
-        "evaluation__where": "sites",
-        "training__batch_size": 64,
-        "training__number_of_epochs": 2,
-        "training__learning_rate": 0.5,
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [("ring", {}), ("k_connected", {"degree": 4}), ("tree", {"branching": 3}), ("matching", {})],
 )
 def test_dpsgd_is_local_steps_and_then_the_neighbors_weighted_mean(
-    name: str, options: dict[str, Any], lab: Lab, doubles: dict[str, Any]
+    name: str, options: dict[str, Any], lab: Lab, tmp_path: Path
 ) -> None:
     graph = {f"graph__{key}": value for key, value in options.items()}
-    keys = on_a_graph(name, **doubles, **graph)
+    keys = on_a_graph(name, **doubles(tmp_path), **graph)
     with lab.federation(**keys) as federation:
         data = federation.loaded.inputs.data
         first = federation.loaded.inputs.initial

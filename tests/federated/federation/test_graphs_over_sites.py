@@ -4,61 +4,29 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from federations import (
-    ALONE,
     CLIENTS,
     ROUNDS,
     Lab,
     Log,
     in_time,
-    on_a_graph,
     raising,
     timeless,
 )
-from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-from fedpilot.federated import Federation, RunResult
 from fedpilot.federated.core.rounds.participation import SiteRefused
-from fedpilot.federated.core.state import Array, digest
+from fedpilot.federated.core.state import Array
 from fedpilot.federated.errors import ConfigError, RunRefused
-from fedpilot.federated.site.states.client_states import ClientStates
 from fedpilot.mediator.core.assignment import STRATEGIES
+from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import Change, LyingSite
 from shaky_sites import ShakySite, returning
-
-NAMES = ("east", "north", "west")
-
-
-def over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> Federation:
-    config = lab.config(**{**ALONE, **on_a_graph(**keys)})
-    cluster = FakeCluster([fake_machine("a", CPU=16)])
-    return Federation(config, observers=observers, cluster=cluster, sites=sites)
-
-
-def run_over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> RunResult:
-    with over(lab, sites, *observers, **keys) as federation:
-        return in_time(federation.run)
-
-
-def digests(run: Path, after: int = ROUNDS) -> dict[int, str]:
-    """By client, of its model after a round; each is at one site alone."""
-    found: dict[int, str] = {}
-    for file in (run / "journal").glob("*.clients.sqlite"):
-        with closing(ClientStates(file)) as states:
-            its = states.load(range(CLIENTS), after + 1)
-        assert not found.keys() & its.keys()
-        found |= {client: digest(state) for client, state in its.items()}
-    assert sorted(found) == list(range(CLIENTS))
-    return found
-
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "ring": {},
@@ -84,7 +52,7 @@ def test_however_many_sites_give_the_same_bits(
         **GRAPHS[name],
     )
     assert apart.digest == alone.digest
-    assert digests(apart.folder) == digests(alone.folder)
+    assert digests_over(apart.folder) == digests_over(alone.folder)
     assert timeless(apart.rows) == timeless(alone.rows)
 
 
@@ -96,7 +64,7 @@ def test_a_resumed_run_ends_in_the_same_bits(lab: Lab) -> None:
     with over(lab, NAMES) as federation:
         resumed = in_time(lambda: federation.resume("r"))
     assert resumed.digest == alone.digest
-    assert digests(resumed.folder) == digests(alone.folder)
+    assert digests_over(resumed.folder) == digests_over(alone.folder)
 
 
 def test_clients_stay_where_their_models_are_whatever_the_sites_workers(
@@ -111,7 +79,7 @@ def test_clients_stay_where_their_models_are_whatever_the_sites_workers(
     with over(lab, NAMES) as federation:
         resumed = in_time(lambda: federation.resume("r"))
     assert resumed.digest == alone.digest
-    assert digests(resumed.folder) == digests(alone.folder)
+    assert digests_over(resumed.folder) == digests_over(alone.folder)
 
 
 def test_a_run_resumes_at_the_sites_of_its_clients_models_only(lab: Lab) -> None:
@@ -151,7 +119,7 @@ def test_a_client_whose_training_diverges_is_done_without_at_every_site(
     alone, apart = (run_over(lab, NAMES[:sites], log, **keys) for sites in (1, 3))
     assert log.of("update_refused")
     assert apart.digest == alone.digest
-    assert digests(apart.folder) == digests(alone.folder)
+    assert digests_over(apart.folder) == digests_over(alone.folder)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -161,7 +129,7 @@ def test_a_sum_out_of_range_repeats_the_round_at_every_site(steps: int, lab: Lab
     alone, apart = (run_over(lab, NAMES[:sites], log, **keys) for sites in (1, 3))
     assert len(log.of("grid_coarsened")) >= 2
     assert apart.digest == alone.digest
-    assert digests(apart.folder) == digests(alone.folder)
+    assert digests_over(apart.folder) == digests_over(alone.folder)
 
 
 def test_each_state_crosses_once_to_each_site_that_takes_it(lab: Lab) -> None:
@@ -200,7 +168,7 @@ def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
         result = in_time(federation.run)
     assert [event["site"] for event in log.of("site_lost")] == ["north"]
     assert result.digest == alone.digest
-    assert digests(result.folder) == digests(alone.folder)
+    assert digests_over(result.folder) == digests_over(alone.folder)
 
 
 def changed(change: Callable[[Array], Array]) -> Change:

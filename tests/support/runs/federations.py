@@ -338,13 +338,13 @@ class Lab:
             return federation.run()
 
 
-def on_a_graph(name: str = "ring", **keys: Any) -> Config:
+def on_a_graph(name: str = "ring", strategy: str = "dpsgd", **keys: Any) -> Config:
     """The keys of a run on a graph."""
     return {
         "federation__clients_per_round": None,
         "federation__rounds": ROUNDS,
         "federation__topology": name,
-        "federation__aggregation_strategy": "dpsgd",
+        "federation__aggregation_strategy": strategy,
         **keys,
     }
 

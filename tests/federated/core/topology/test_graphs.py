@@ -28,7 +28,9 @@ EVERY = {
     N.SMALL_WORLD: GraphOptions(degree=4, probability=0.2),
     N.TREE: GraphOptions(),
     N.MATCHING: GraphOptions(),
+    N.EXPONENTIAL: GraphOptions(),
 }
+CHANGING = (N.MATCHING, N.EXPONENTIAL)
 
 
 def made(name: TopologyName, nodes: int = 12, seed: int = 3) -> Topology:
@@ -48,12 +50,12 @@ def test_it_is_the_same_each_time(name: TopologyName) -> None:
         assert first
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [name for name in EVERY if name != N.EXPONENTIAL])
 def test_who_receives_also_sends(name: TopologyName) -> None:
     assert made(name).of_round(5).is_symmetric
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != N.MATCHING])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in CHANGING])
 @pytest.mark.parametrize("nodes", [12, 35])
 def test_it_is_connected(name: TopologyName, nodes: int) -> None:
     assert len(components(made(name, nodes).of_round(1))) == 1
@@ -115,6 +117,20 @@ def test_k_connected_stays_connected_without_any_k_less_one(degree: int) -> None
 def test_a_matching_pairs_everybody_but_one_of_an_odd_number(nodes: int, number: int) -> None:
     edges = topology(N.MATCHING, nodes, GraphOptions(), 1).of_round(number)
     assert np.sort(edges.received).tolist() == [0] * (nodes % 2) + [1] * (nodes // 2 * 2)
+
+
+@given(st.integers(2, 41), st.integers(1, 100))
+def test_on_an_exponential_graph_each_hears_of_all_within_as_many_rounds_as_bits(
+    nodes: int, first: int
+) -> None:
+    graphs = made(N.EXPONENTIAL, nodes)
+    heard = np.eye(nodes, dtype=bool)
+    for number in range(first, first + (nodes - 1).bit_length()):
+        edges = graphs.of_round(number)
+        assert edges.received.tolist() == edges.given.tolist() == [1] * nodes
+        before = heard.copy()
+        heard[edges.receivers] |= before[edges.sources]
+    assert heard.all()
 
 
 @pytest.mark.parametrize(

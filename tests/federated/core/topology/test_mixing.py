@@ -11,11 +11,15 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.topology.edges import Edges
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
 from fedpilot.federated.core.topology.mixing import (
+    PUSH_SUM_UNIT,
     UNIT,
     Mixing,
     NotMixable,
     metropolis,
     of_the_graph,
+    push_sum_step,
+    split_by_the_graph,
+    uniform,
 )
 from mixings import columns, dense, row
 
@@ -75,6 +79,57 @@ def test_mixing_again_and_again_ends_at_the_mean() -> None:
 def test_a_directed_graph_has_no_metropolis_weights() -> None:
     with pytest.raises(NotMixable, match="the graph is directed"):
         metropolis(Edges.of(3, receivers=[1], sources=[0]))
+
+
+@st.composite
+def directed(draw: st.DrawFn) -> Edges:
+    nodes = draw(st.integers(1, 30))
+    ends = draw(st.lists(st.tuples(*[st.integers(0, nodes - 1)] * 2), max_size=80))
+    return Edges.of(nodes, *np.array(ends, dtype=np.int64).reshape(-1, 2).T)
+
+
+@given(directed(), st.booleans(), st.data())
+def test_splitting_again_and_again_conserves_the_sum_and_leaves_everybody_some(
+    edges: Edges, lazy: bool, data: st.DataObject
+) -> None:
+    mixing = uniform(edges, lazy=lazy)
+    assert columns(mixing) == [UNIT] * edges.nodes
+    absent = data.draw(st.lists(st.integers(0, edges.nodes - 1), unique=True))
+    weights = np.full(edges.nodes, PUSH_SUM_UNIT)
+    for _ in range(5):
+        taken = mixing.without(np.array(absent, dtype=np.int64)).split(weights)
+        assert columns(taken) == weights.tolist()
+        assert (taken.weights >= 0).all()
+        assert (taken.totals[absent] == weights[absent]).all()
+        weights = taken.totals
+    assert weights.sum() == edges.nodes * PUSH_SUM_UNIT
+    assert (weights > 0).all()
+
+
+def test_a_node_gives_the_same_to_itself_and_to_all_that_receive_from_it() -> None:
+    mixing = uniform(Edges.of(4, receivers=[1, 2, 3], sources=[0, 0, 1]))
+    assert row(mixing, 0) == {0: UNIT - 2 * (UNIT // 3)}
+    assert row(mixing, 1) == {0: UNIT // 3, 1: UNIT // 2}
+    assert row(mixing, 3) == {1: UNIT // 2, 3: UNIT}
+    half = uniform(Edges.of(4, receivers=[1, 2, 3], sources=[0, 0, 1]), lazy=True)
+    assert row(half, 1) == {0: UNIT // 6, 1: UNIT - UNIT // 4}
+
+
+def test_own_weights_of_a_directed_graph_are_what_a_node_gives() -> None:
+    edges = Edges.of(3, receivers=[1, 2, 0], sources=[0, 1, 2])
+    mixing = split_by_the_graph(edges, np.array([0.25, 0.5, 0.75]))
+    assert columns(mixing) == [UNIT] * 3
+    assert row(mixing, 1) == {0: UNIT // 2, 1: UNIT // 4}
+    with pytest.raises(NotMixable, match="node 1 gives all that it has"):
+        split_by_the_graph(edges, np.array([0.5, 0.5, 1.0]))
+
+
+def test_training_moves_a_node_by_its_steps_over_its_weight() -> None:
+    before, after = np.array([[1.0, 2.0]]), np.array([[2.0, 1.0], [3.0, 2.0]])
+    weights = np.array([PUSH_SUM_UNIT // 2, PUSH_SUM_UNIT * 4])
+    moved = push_sum_step(before, after.astype(np.float32), weights)
+    assert moved.dtype == np.float32
+    assert moved.tolist() == [[3.0, 0.0], [1.5, 2.0]]
 
 
 def test_an_edge_without_weight_is_refused_by_its_ends() -> None:
