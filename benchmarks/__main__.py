@@ -28,6 +28,7 @@ MODULES = (
     "mediation.link_bytes",
     "mediation.strangers",
     "mediation.sites",
+    "mediation.locality",
     "execution.same_digest",
     "execution.cost_model_fit",
     "execution.client_states",

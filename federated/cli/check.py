@@ -113,7 +113,7 @@ def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
     return {
         "crossing_models": crossing,
         "crossing_bytes": crossing * loaded.inputs.bytes_of_update,
-        "edges": len(edges) // 2,
+        "edges": len(edges) // 2 if edges.is_symmetric else len(edges),
         "neighbors": [int(edges.received.min()), int(edges.received.max())],
         "changes": graphs.changes,
     }
@@ -125,10 +125,13 @@ def _places(loaded: LoadedConfig) -> Indices:
 
     from fedpilot.mediator.core.assignment import SiteCapacity, assign
 
+    from ..prepare.topology import exchange_of
+
     federation, sites = loaded.config.federation, loaded.config.sites.names
     alike = [SiteCapacity(site, 1) for site in sites]
     places = np.zeros(loaded.inputs.population, dtype=np.int64)
-    shares = assign(federation.assignment, len(places), alike).shares
+    exchange = exchange_of(loaded.config, loaded.inputs.data.partition)
+    shares = assign(federation.assigned_by, len(places), alike, exchange=exchange).shares
     for number, site in enumerate(sites):
         for clients in shares.get(site, ()):
             places[clients.start : clients.stop : clients.step] = number

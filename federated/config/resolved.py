@@ -84,6 +84,7 @@ def deciding(config: RunConfig) -> dict[str, Any]:
             keys.update(_flat(section, name))
     for name in EXPLAINING:
         keys.pop(name, None)
+    keys.setdefault("federation.assignment", "capacity")  # what it was before it could be left out
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # the journal has the clients that counted

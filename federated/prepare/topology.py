@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpilot.mediator.core.assignment import Exchange
+
 from ..config.schema import Graph, RunConfig
 from ..core.population.partitions.partition import Partition
 from ..core.state import Array
@@ -75,6 +77,15 @@ def _from_file(file: str, partition: Partition) -> Topology:
             "the clients' ids or numbers, below the folder in which the run starts",
         ) from error
     return Topology.static(found.edges, found.weights)
+
+
+def exchange_of(config: RunConfig, partition: Partition) -> Exchange | None:
+    """Which clients exchange with each other in every round; None if there are no such pairs."""
+    graphs = topology_of(config, partition)
+    if graphs is None or graphs.changes:
+        return None
+    edges = graphs.of_round(1)
+    return Exchange.between(edges.receivers, edges.sources)
 
 
 def graph_digest(config: RunConfig, partition: Partition) -> str:

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from ..core.assignment import (
     Assignment,
+    Exchange,
     Share,
     SiteCapacity,
     assign,
@@ -229,10 +230,14 @@ class SiteMembership:
         return self._assignment
 
     def assign(
-        self, population: int, pinned: Mapping[str, Sequence[range]] | None = None
+        self,
+        population: int,
+        pinned: Mapping[str, Sequence[range]] | None = None,
+        exchange: Exchange | None = None,
     ) -> Assignment:
         """Assign every client to a site; `pinned` ones to the site of their data."""
-        self._assignment = assign(self._strategy, population, self._capacities(), pinned)
+        there = self._capacities()
+        self._assignment = assign(self._strategy, population, there, pinned, exchange)
         return self._assignment
 
     def assign_as(self, shares: Mapping[str, Share]) -> None:

@@ -87,14 +87,22 @@ class FederationConfig(Section):
     groups for some rounds, before the groups' sums go to the coordinator; the section `hierarchy`
     describes the groups. The others are graphs, in which a client exchanges with its neighbors; the
     section `graph` has their parameters."""
-    assignment: Literal["capacity", "round_robin"] = "capacity"
-    """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or in
-    turn (`round_robin`)."""
+    assignment: Literal["capacity", "locality", "round_robin"] | None = Field(
+        default=None, examples=["round_robin"]
+    )
+    """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or so
+    that neighbors on a graph are at one site, within 5 % of that proportion (`locality`), or in
+    turn (`round_robin`). Left out: `locality` on a graph, otherwise `capacity`."""
 
     @property
     def is_graph(self) -> bool:
         """Whether each client has a model of its own, which it mixes with its neighbors'."""
         return self.topology not in ("star", "hierarchical")
+
+    @property
+    def assigned_by(self) -> str:
+        """The strategy that assigns clients to sites."""
+        return self.assignment or ("locality" if self.is_graph else "capacity")
 
     @property
     def pushes(self) -> bool:

@@ -108,9 +108,13 @@ class GangSession:
             promises = mediator.reserve(request, min_sites=least, required=required)
         vnodes = {site: promise.vnodes for site, promise in promises.items()}
         events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
+        from ...prepare.topology import exchange_of
+
         union = loaded.inputs.union
         mediator.membership.assign(
-            loaded.inputs.population, None if union is None else union.pinned
+            loaded.inputs.population,
+            None if union is None else union.pinned,
+            exchange_of(config, loaded.inputs.data.partition),
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()
@@ -144,7 +148,7 @@ class GangSession:
         stateful = config.clients_keep_states
         return FederationMediator(
             sites,
-            assignment=config.federation.assignment,
+            assignment=config.federation.assigned_by,
             # A client's state is at its site: elsewhere it would be another client.
             replacement=config.participation.replacement and not stateful,
             counted=self._source.counted,

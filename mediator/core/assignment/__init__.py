@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .moving import reassigned, rebalanced, shared_out
-from .records import Assignment, AssignmentStrategy, ClientMove, NotAssignable, SiteCapacity
-from .shares import Share, dealt, joined, rest, size
+from .records import (
+    Assignment,
+    AssignmentProblem,
+    AssignmentStrategy,
+    ClientMove,
+    Division,
+    Exchange,
+    NotAssignable,
+    SiteCapacity,
+)
+from .shares import Share, joined, rest, size
 from .strategies import STRATEGIES
 
 
@@ -19,28 +28,35 @@ def assign(
     population: int,
     sites: Sequence[SiteCapacity],
     pinned: Mapping[str, Sequence[range]] | None = None,
+    exchange: Exchange | None = None,
 ) -> Assignment:
     """Assign clients to the sites that hold their data, and the others by a strategy.
 
-    `pinned` maps sites, even absent ones, to contiguous ranges. KeyError for an unknown strategy;
+    `pinned` maps sites, even absent ones, to contiguous ranges. `exchange` says which clients
+    exchange with each other, if not all with the coordinator. KeyError for an unknown strategy;
     ValueError for overlapping or illegal ranges; NotAssignable if clients are left out.
     """
     stay = {site: joined(ranges) for site, ranges in sorted((pinned or {}).items()) if ranges}
     free = rest(population, [each for share in stay.values() for each in share])
-    movable = dealt(free, STRATEGIES[strategy](size(free), sites))
+    problem = AssignmentProblem(clients=free, sites=sites, pinned=stay, exchange=exchange)
+    division = STRATEGIES[strategy](problem)
     return Assignment(
         strategy=strategy,
-        movable=movable,
+        movable=division.shares,
         pinned=stay,
-        given={site: size(share) for site, share in movable.items()},
+        given={site: size(share) for site, share in division.shares.items()},
+        reason=division.reason,
     )
 
 
 __all__ = [
     "STRATEGIES",
     "Assignment",
+    "AssignmentProblem",
     "AssignmentStrategy",
     "ClientMove",
+    "Division",
+    "Exchange",
     "NotAssignable",
     "Share",
     "SiteCapacity",

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .proportions import proportional
 from .records import Assignment, ClientMove, SiteCapacity
 from .shares import Share, dealt, joined, picked, size
-from .strategies import capacity, proportional
+from .strategies import in_proportion
 
 MOVES_KEPT = 256
 """Older moves are dropped, so a flapping site does not use up memory."""
@@ -20,7 +21,7 @@ MOVES_KEPT = 256
 
 def shared_out(share: Share, sites: Sequence[SiteCapacity]) -> dict[str, Share]:
     """Deal out clients to sites in proportion to their vnodes."""
-    return dealt(share, capacity(size(share), sites))
+    return dealt(share, in_proportion(size(share), sites))
 
 
 def reassigned(

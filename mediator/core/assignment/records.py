@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from .shares import Share, holds, joined, size
 
 
@@ -25,8 +28,44 @@ class SiteCapacity:
     vnodes: int
 
 
-AssignmentStrategy: TypeAlias = Callable[[int, Sequence[SiteCapacity]], Mapping[str, range]]
-"""Shares a number of movable clients among sites, as disjoint ranges that cover them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Which clients exchange what they become with each other; each pair counts once."""
+
+    ends: npt.NDArray[np.int64]
+    """(m, 2): clients, each pair ascending, sorted."""
+
+    @classmethod
+    def between(cls, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Exchange:
+        """Pairs (m,) and (m,) in any order and direction."""
+        pairs = np.sort(np.stack([one, other], axis=1), axis=1)
+        return cls(np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentProblem:
+    """What a strategy decides on."""
+
+    clients: Share
+    """Those that any site can train."""
+    sites: Sequence[SiteCapacity]
+    pinned: Mapping[str, Share] = field(default_factory=dict)
+    """The others, whose data stays at a site; it may be absent."""
+    exchange: Exchange | None = None
+    """None if clients exchange with the coordinator alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """What a strategy decided."""
+
+    shares: Mapping[str, Share]
+    """The movable clients of each site; disjoint, and together all of them."""
+    reason: str = ""
+    """Why so, for people."""
+
+
+AssignmentStrategy: TypeAlias = Callable[[AssignmentProblem], Division]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +92,8 @@ class Assignment:
     """Clients whose data stays at that site."""
     given: Mapping[str, int] = field(default_factory=dict)
     """How many movable clients the strategy gave each site at first."""
+    reason: str = ""
+    """Why the strategy decided so; empty if its name says it."""
     moves: tuple[ClientMove, ...] = ()
     """The latest, in their order."""
 
@@ -87,5 +128,6 @@ class Assignment:
         given = (
             f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of {total}"
         )
+        why = [self.reason] if self.reason else []
         stays = [f"was at site {m.origin} until round {m.round_number}, {m.reason}" for m in moves]
-        return "; ".join([f"{given} clients, this one among them", *stays])
+        return "; ".join([f"{given} clients, this one among them", *why, *stays])

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 Share = tuple[range, ...]
 
 
@@ -48,6 +51,23 @@ def picked(share: Sequence[range], places: range) -> Share:
             found.append(indices[first - begin : stop - begin : places.step])
         begin = end
     return joined(found)
+
+
+def share_of(clients: npt.NDArray[np.int64]) -> Share:
+    """Make a share of different clients, (k,) and ascending."""
+    if not len(clients):
+        return ()
+    gaps = np.flatnonzero(np.diff(clients) != 1)
+    firsts, lasts = clients[np.append(0, gaps + 1)], clients[np.append(gaps, len(clients) - 1)]
+    return joined(
+        range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    )
+
+
+def members(share: Iterable[range]) -> npt.NDArray[np.int64]:
+    """The clients of a share, (k,), ascending."""
+    found = [np.arange(r.start, r.stop, r.step, dtype=np.int64) for r in share]
+    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
 
 def dealt(share: Sequence[range], places: Mapping[str, range]) -> dict[str, Share]:

