@@ -130,6 +130,8 @@ def _places(loaded: LoadedConfig) -> Indices:
     federation, sites = loaded.config.federation, loaded.config.sites.names
     alike = [SiteCapacity(site, 1) for site in sites]
     places = np.zeros(loaded.inputs.population, dtype=np.int64)
+    if len(sites) < 2:
+        return places
     exchange = exchange_of(loaded.config, loaded.inputs.data.partition)
     shares = assign(federation.assigned_by, len(places), alike, exchange=exchange).shares
     for number, site in enumerate(sites):

@@ -80,7 +80,12 @@ def _from_file(file: str, partition: Partition) -> Topology:
 
 
 def exchange_of(config: RunConfig, partition: Partition) -> Exchange | None:
-    """Which clients exchange with each other in every round; None if there are no such pairs."""
+    """Which clients exchange with each other in every round, if their assignment asks for that.
+
+    None if clients share one model, or exchange with others in each round.
+    """
+    if config.federation.assigned_by != "locality":
+        return None
     graphs = topology_of(config, partition)
     if graphs is None or graphs.changes:
         return None

@@ -114,7 +114,7 @@ class GangSession:
         mediator.membership.assign(
             loaded.inputs.population,
             None if union is None else union.pinned,
-            exchange_of(config, loaded.inputs.data.partition),
+            exchange_of(config, loaded.inputs.data.partition) if len(promises) > 1 else None,
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()

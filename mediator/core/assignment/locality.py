@@ -19,6 +19,8 @@ from .shares import members, share_of
 Indices = npt.NDArray[np.int64]
 WORTH_REFINING = 1.25
 """Cuts of up to so many times the least edges are refined, which takes seconds on large graphs."""
+MOST_EDGES = 5_000_000
+"""Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
 BALANCE = 0.05
 """How far above its part by vnodes a site's number of clients may be."""
 
@@ -50,7 +52,7 @@ def locality(problem: AssignmentProblem) -> Division:
 
 def _ways(graph: Adjacency, goal: Indices) -> Iterator[tuple[str, Indices]]:
     yield "their order", in_order(goal)
-    if graph.edges and np.count_nonzero(goal) > 1:
+    if 0 < graph.edges <= MOST_EDGES and np.count_nonzero(goal) > 1:
         yield "k-way METIS", by_metis(graph, goal, recursive=False)
         yield "recursive METIS", by_metis(graph, goal, recursive=True)
 

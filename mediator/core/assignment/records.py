@@ -38,8 +38,10 @@ class Exchange:
     @classmethod
     def between(cls, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Exchange:
         """Pairs (m,) and (m,) in any order and direction."""
-        pairs = np.sort(np.stack([one, other], axis=1), axis=1)
-        return cls(np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0))
+        low, high = np.minimum(one, other), np.maximum(one, other)
+        many = int(high.max(initial=0)) + 1
+        keys = np.unique(low[low != high] * many + high[low != high])
+        return cls(np.stack([keys // many, keys % many], axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

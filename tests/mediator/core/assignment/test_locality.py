@@ -114,6 +114,16 @@ def test_a_ring_is_cut_in_the_order_of_its_clients() -> None:
     assert cut(assignment, among) == 3
 
 
+def test_a_graph_that_is_too_large_to_cut_in_time_is_divided_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedpilot.mediator.core.assignment.locality.MOST_EDGES", 5)
+    among = exchange((i, i + 2) for i in range(10))
+    assignment = assign("locality", 12, THREE, exchange=among)
+    assert "METIS" not in assignment.reason
+    assert "their order" in assignment.reason
+
+
 def test_clients_go_where_their_pinned_neighbors_are() -> None:
     """Clients 0 to 5 exchange with 6 to 11 each, of which 6 to 8 stay at b and 9 to 11 at a."""
     alike = [SiteCapacity("a", 1), SiteCapacity("b", 1)]
