@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .federation.federation import Federation
     from .federation.remote.client import Connection, RemoteFederation, connect
     from .federation.runs.run_record import RunResult
+    from .federation.topology_manager import HybridTopologyManager, TopologyManager
     from .federation.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .models import register_model
 
@@ -52,6 +53,8 @@ _HOME = {
     "RemoteFederation": "federation.remote.client",
     "RunConfig": "config",
     "RunResult": "federation.runs.run_record",
+    "HybridTopologyManager": "federation.topology_manager",
+    "TopologyManager": "federation.topology_manager",
     "TooFewSites": "core.rounds.participation",
     "TrainResult": "federation.virtual_node",
     "UnknownClient": "core.population.partitions.partition",
@@ -78,6 +81,7 @@ __all__ = [
     "ExecutionRefused",
     "FederatedError",
     "Federation",
+    "HybridTopologyManager",
     "InvalidTransition",
     "LocalClient",
     "NoUsableUpdate",
@@ -89,6 +93,7 @@ __all__ = [
     "RunRefused",
     "RunResult",
     "TooFewSites",
+    "TopologyManager",
     "TrafficSpent",
     "TrainResult",
     "UnknownClient",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedpilot.fabric import Cluster
+
+    from .topology_manager import TopologyManager
 
 
 class Federation:
@@ -141,6 +144,23 @@ class Federation:
     def cohort_size(self) -> int:
         """Clients per round; with groups, in each round that a group trains by itself."""
         return self.loaded.cohort_size
+
+    @cached_property
+    def topology(self) -> TopologyManager | None:
+        """Who exchanges with whom; None if all clients exchange with the coordinator.
+
+        With several sites it is a HybridTopologyManager, which knows where clients are once the
+        federation has started.
+        """
+        from ..prepare.topology import topology_of
+        from .topology_manager import HybridTopologyManager, TopologyManager
+
+        graphs = topology_of(self.config, self.loaded.inputs.data.partition)
+        if graphs is None:
+            return None
+        if len(self.gang.sites) > 1:
+            return HybridTopologyManager(graphs, self.nodes, self.nodes.site_of)
+        return TopologyManager(graphs, self.nodes)
 
     @property
     def data_digest(self) -> str:
