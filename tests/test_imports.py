@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,11 @@ def test_what_draws_curves_is_imported_beside_the_run() -> None:
         "curves.prepare()\n"
         "[each.join(60) for each in threading.enumerate() if each.daemon]"
     )
+
+
+def test_each_test_is_below_a_folder_that_is_tested(pytestconfig: pytest.Config) -> None:
+    root = Path(__file__).parent.parent
+    named = [root / each for each in pytestconfig.getini("testpaths")]
+    tests = {each for each in root.glob("tests/*/**/test_*.py")}
+    assert tests
+    assert not [each for each in tests if not any(each.is_relative_to(path) for path in named)]

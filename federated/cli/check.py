@@ -169,7 +169,8 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         if graph is not None:
             crossing = in_bytes(graph["crossing_bytes"])
             models = f"{graph['crossing_models']:,} models ({crossing})"
-            yield f"about {models} cross between them in a round"
+            when = "the first round" if graph["changes"] else "a round"
+            yield f"about {models} cross between them in {when}"
     if total := facts["bytes_of_updates"]:
         yield (
             f"`{federation.aggregation_strategy}` keeps every update of a round: {cohort:,} "

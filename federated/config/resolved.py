@@ -84,7 +84,10 @@ def deciding(config: RunConfig) -> dict[str, Any]:
             keys.update(_flat(section, name))
     for name in EXPLAINING:
         keys.pop(name, None)
-    keys.setdefault("federation.assignment", "capacity")  # what it was before it could be left out
+    # What these were before they could be left out: earlier runs keep their identity.
+    keys.setdefault("federation.assignment", "capacity")
+    if config.graph is not None:
+        keys.setdefault("graph.weights", "uniform" if config.federation.pushes else "metropolis")
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # the journal has the clients that counted

@@ -78,9 +78,10 @@ class TopologyManager:
         if round_number < 1:
             raise ValueError(f"rounds count from 1, found {round_number}")
         number = round_number if self.changes else 1
-        if self._last is None or self._last[0] != number:
-            self._last = number, self._graphs.of_round(number)
-        return self._last[1]
+        last = self._last
+        if last is None or last[0] != number:
+            self._last = last = number, self._graphs.of_round(number)
+        return last[1]
 
 
 class HybridTopologyManager(TopologyManager):

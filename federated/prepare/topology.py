@@ -16,8 +16,11 @@ from ..core.population.partitions.partition import Partition
 from ..core.state import Array
 from ..core.topology.graph_files import NotAGraph, read_graph
 from ..core.topology.mixing import (
+    LEAST_WEIGHT,
+    PUSH_SUM_UNIT,
     Mixing,
     NotMixable,
+    least_weight,
     metropolis,
     of_the_graph,
     split_by_the_graph,
@@ -173,8 +176,14 @@ def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> No
                 allowed = "fewer edges from each client"
         found = f"`{graph.file or name}`: {error.told(partition.client_id)}"
         raise ConfigError.about(key, found, allowed) from error
-    if name not in MAY_BE_IN_PARTS:
-        return
+    if name in MAY_BE_IN_PARTS:
+        _check_connected(name, graph, graphs, partition)
+    if config.federation.pushes and not graphs.changes:
+        _check_weights(mixing_of(config, graphs, 1), graph, name, partition)
+
+
+def _check_connected(name: str, graph: Graph, graphs: Topology, partition: Partition) -> None:
+    """Raise ConfigError for parts that never hear of each other."""
     from ..core.topology.connectivity import components, in_words
 
     parts = components(graphs.of_round(1))
@@ -187,4 +196,17 @@ def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> No
             key,
             found=f"`{graph.file or name}` in {len(parts)} parts that never meet: {named}",
             allowed=f"a connected graph{allowed}",
+        )
+
+
+def _check_weights(mixing: Mixing, graph: Graph, name: str, partition: Partition) -> None:
+    """Raise ConfigError if a client comes to hold next to nothing of all that is pushed."""
+    node, weight = least_weight(mixing)
+    if weight < LEAST_WEIGHT:
+        client, share = partition.client_id(node), weight / PUSH_SUM_UNIT
+        raise ConfigError.about(
+            "graph.file" if name == "custom" else "federation.topology",
+            found=f"`{graph.file or name}`: the push-sum weight of {client} becomes {share:.2g}, "
+            "since it gives much more than it receives",
+            allowed=f"a graph in which no weight falls below {LEAST_WEIGHT / PUSH_SUM_UNIT:.2g}",
         )

@@ -24,6 +24,10 @@ UNIT = 1 << 16
 """What the weights of a node sum to."""
 PUSH_SUM_UNIT = 1 << 26
 """The first push-sum weight of a node. Times `UNIT`, two million of them fit int64."""
+LEAST_WEIGHT = PUSH_SUM_UNIT >> 12
+"""A node of less weight would move thousands of times as far as its training says."""
+SETTLED, MOST_WORK = 200, 50_000_000
+"""Steps after which weights hardly change, and entries that are worth looking at for that."""
 SQUARES_BITS = 128
 """Sums of squared distances are in units of 2**-128."""
 EDGE = "the weight of the edge from {} to {}"
@@ -195,11 +199,21 @@ def push_sum_step(before: Array, after: Array, push_sum_weights: Nodes) -> Array
     """What nodes' models (k, ...) become by local training, of the type of `after`.
 
     A node trains its model, and its training moves the model times its weight, which is what
-    push-sum conserves (Assran et al. 2019). So a node of half the weight moves twice as far.
+    push-sum conserves (Assran et al. 2019). So a node of half the weight moves twice as far. Only
+    trained tensors take steps: running statistics are measured anew, and stay as measured.
     """
     fractions = push_sum_weights.reshape(-1, *[1] * (after.ndim - 1)) / PUSH_SUM_UNIT
     from_ = before.astype(np.float64)
     return np.asarray(from_ + (after - from_) / fractions, dtype=after.dtype)
+
+
+def least_weight(mixing: Mixing) -> tuple[int, int]:
+    """The node whose push-sum weight becomes the least on a static graph, and that weight."""
+    weights: Nodes = np.full(mixing.nodes, PUSH_SUM_UNIT)
+    for _ in range(min(SETTLED, max(10, MOST_WORK // len(mixing.weights)))):
+        weights = mixing.split(weights).totals
+    node = int(weights.argmin())
+    return node, int(weights[node])
 
 
 def consensus_distance(squares: int, nodes: int, moved: float) -> float:

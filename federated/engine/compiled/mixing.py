@@ -65,14 +65,14 @@ def in_a_row(array: Array) -> Array:
 def bound(sizes: Floats, mixing: Mixing, exponent: int) -> int:
     """Upper limit of every mixture's sum, in units of 2**-exponent of its weights' unit.
 
-    `sizes` (nodes,) are the states' largest moves, all finite.
+    `sizes` (sources,) are the states' largest moves, all finite. Each node has a limit of its own:
+    so the largest limit of all sites is that of one site with all nodes.
     """
     with np.errstate(over="ignore"):
-        units = np.rint(np.ldexp(sizes.max(initial=0.0), exponent))
-    if not np.isfinite(units):
-        return 1 << RANGE_BITS
-    heaviest = int(mixing.totals.max(initial=UNIT))
-    return int(units) * heaviest
+        units = np.rint(np.ldexp(sizes, exponent))[mixing.sources]
+        most = np.maximum.reduceat(units, mixing.starts[:-1]) * np.maximum(mixing.totals, UNIT)
+    largest = float(most.max(initial=0.0))
+    return int(largest) if math.isfinite(largest) else 1 << RANGE_BITS
 
 
 def mix(

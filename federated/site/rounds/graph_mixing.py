@@ -115,6 +115,7 @@ class GraphMixing:
             here = len(self._part.clients) + np.searchsorted(self._others, whose)
             columns = self._models.stack.columns
             problem = self._problem(tensors, columns if len(whose) else {}, len(whose))
+            problem = problem or self._too_heavy(whose, tensors)
             if not problem:
                 for name, column in tensors.items():
                     columns[name][here] = column
@@ -137,6 +138,17 @@ class GraphMixing:
             if name == PUSH_SUM_WEIGHT and not ((found > 0) & (found <= most)).all():
                 return f"{name} of one of its clients is not between 1 and {most}"
         return ""
+
+    def _too_heavy(self, whose: Indices, tensors: State) -> str:
+        """All push-sum weights sum to a constant: what is wrong if those known here exceed it."""
+        if PUSH_SUM_WEIGHT not in tensors:
+            return ""
+        known, here = self._models.stack.columns[PUSH_SUM_WEIGHT], len(self._part.clients)
+        came = np.setdiff1d(np.setdiff1d(self._others, self._missing), whose)
+        others = known[here + np.searchsorted(self._others, came)]
+        total = int(known[:here].sum()) + int(others.sum()) + int(tensors[PUSH_SUM_WEIGHT].sum())
+        most = PUSH_SUM_UNIT * self._part.population
+        return f"the weights of its clients make {total} of {most}" if total > most else ""
 
     def _check_step(self, step: int) -> None:
         if step != self._step:

@@ -191,8 +191,11 @@ class GraphRound:
 
     def _mix_only(self, models: SharedStack) -> None:
         """End at once: the models wait for the mixing as they are."""
-        self._own = None
-        here = models.stack.part(slice(0, len(self._part.clients)))
+        self._own, count = None, len(self._part.clients)
+        if len(models.stack) < self._room:
+            written, models = models, self._part.memory.room(self._room)
+            models.stack.rows[:count] = written.stack.rows[:count]
+        here = models.stack.part(slice(0, count))
         self._trained.sizes |= largest_of(here, self._mean, self._trained.sizes)
         self._finish(models, self._part.memory.room(self._room), np.arange(0))
 

@@ -28,7 +28,7 @@ from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.groups import Steps
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
-from ...core.state import Array, State, averaged
+from ...core.state import Array, State, TensorRole, averaged
 from ...core.sums.partial import Partial, Reference, Tally
 from ...core.topology.mixing import PUSH_SUM_UNIT, push_sum_step
 from ...core.user_code.user_errors import client_failed
@@ -287,7 +287,7 @@ class FederatedNode:
                     before = first[name][here] if first else np.asarray(model.state[name])[None]
                     if name in trained.tensors:
                         rows = trained.tensors[name].detach().cpu().numpy()
-                        if weights is not None and name in sizes:
+                        if weights is not None and self._roles[name] is TensorRole.TRAINED:
                             rows = push_sum_step(before, rows, weights[here])
                     else:
                         rows = before

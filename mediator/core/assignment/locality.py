@@ -21,6 +21,8 @@ WORTH_REFINING = 1.25
 """Cuts of up to so many times the least edges are refined, which takes seconds on large graphs."""
 MOST_EDGES = 5_000_000
 """Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
+MOST_RANGES = 150_000
+"""An order names its clients by ranges, and has room for some 200,000."""
 BALANCE = 0.05
 """How far above its part by vnodes a site's number of clients may be."""
 
@@ -33,7 +35,7 @@ def locality(problem: AssignmentProblem) -> Division:
     """
     free, names = members(problem.clients), sorted(site.name for site in problem.sites)
     counts = _counts(problem, len(free))
-    goal = np.array([counts[name] for name in names])
+    goal = np.array([counts[name] for name in names], dtype=np.int64)
     graph = _graph_of(problem, free, names)
     most = np.maximum(goal, np.floor(goal * (1 + BALANCE)).astype(np.int64))
     most[goal == 0] = 0
@@ -47,6 +49,10 @@ def locality(problem: AssignmentProblem) -> Division:
     best = min(cuts, key=lambda way: cuts[way])
     parts = tried[best]
     shares = {name: share_of(free[parts == place]) for place, name in enumerate(names)}
+    if (ranges := sum(map(len, shares.values()))) > MOST_RANGES:
+        shares = {name: share_of(free[in_order(goal) == i]) for i, name in enumerate(names)}
+        reason = f"by their order: {ranges:,} ranges of clients would not fit into orders"
+        return Division(shares=shares, reason=f"dividing {reason}")
     return Division(shares=shares, reason=_why(best, cuts, graph))
 
 

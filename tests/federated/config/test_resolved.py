@@ -194,6 +194,13 @@ def test_the_identity_of_a_config_stays_what_it_is() -> None:
     )
 
 
+def test_a_graph_without_weights_has_the_identity_of_earlier_ones() -> None:
+    """They recorded what was the default."""
+    keys = [*NEIGHBORS, "graph={degree: 4}"]
+    then = ["graph.weights=metropolis", "federation.assignment=capacity"]
+    assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, [*keys, *then]))
+
+
 def test_every_key_is_known_to_decide_or_not() -> None:
     leaves = {
         key.path

@@ -124,7 +124,14 @@ def test_gossip_conserves_the_mean_to_the_rounding_of_its_type(lab: Lab) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [("exponential", "push_sum"), ("custom", "push_sum"), ("ring", "gossip")]
+    ("name", "strategy"),
+    [
+        ("exponential", "push_sum"),
+        ("custom", "push_sum"),
+        ("tree", "push_sum"),
+        ("ring", "gossip"),
+        ("matching", "gossip"),
+    ],
 )
 def test_workers_and_sites_and_a_resume_do_not_change_any_nodes_bits(
     name: str, strategy: str, lab: Lab, tmp_path: Path
@@ -168,6 +175,14 @@ def test_a_client_that_diverges_keeps_its_weight_and_the_sum_stays(
         ("0,1,0\n1,0,1\n0,0,0", {}, "graph.file", "in 2 parts that never meet: client_0, client_1"),
         ("0,1,0\n0,0,1\n1,0,0", {"graph__weights": "own"}, "graph.weights", "gives all"),
         ("0,.7,.6\n0,0,1\n1,0,0", {"graph__weights": "own"}, "graph.weights", "client_0 gives"),
+        (
+            "\n".join(
+                ",".join(str(int(to in (0, of + 1))) for to in range(30)) for of in range(30)
+            ),
+            {"federation__number_of_clients": 30},
+            "graph.file",
+            "the push-sum weight of client_29 becomes",
+        ),
     ],
 )
 def test_a_directed_graph_that_cannot_be_is_refused(
@@ -198,3 +213,14 @@ def test_what_does_not_go_together_is_refused(
     (problem,) = refused.value.problems
     assert problem.key == key
     assert said in f"{problem.found} {problem.allowed}"
+
+
+def test_running_statistics_are_not_steps(lab: Lab, user_code: str) -> None:
+    """The root of a tree has weight below 1: a variance must not be extrapolated below 0."""
+    model = {"model__model_type": f"{user_code}:WithBatchNorm", "graph__branching": 6}
+    result = lab.run(**on_a_graph("tree", "push_sum", **model))
+    nodes = nodes_of(result.folder)
+    (variance,) = (array for name, array in nodes.items() if name.endswith("running_var"))
+    assert (nodes["push_sum/weight"] < 2**26).any()
+    assert (variance >= 0).all()
+    assert result.accuracy is not None

@@ -11,7 +11,13 @@ from hypothesis import given, strategies as st
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.core.topology.edges import Edges
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
-from fedpilot.federated.core.topology.mixing import UNIT, Mixing, metropolis
+from fedpilot.federated.core.topology.mixing import (
+    PUSH_SUM_UNIT,
+    UNIT,
+    Mixing,
+    metropolis,
+    uniform,
+)
 from fedpilot.federated.engine.compiled.mixing import bound, largest, mix, squared_distances
 from mixings import columns, row
 
@@ -123,3 +129,20 @@ def test_squared_distances_are_those_of_some_columns(width: int, seed: int) -> N
     found = squared_distances(rows, reference, slice(4, 4 + width))
     wanted = ((rows[:, 4 : 4 + width] - reference) ** 2).sum(axis=1)
     assert found == pytest.approx(wanted, rel=1e-12)
+
+
+def test_whether_a_sum_leaves_its_range_does_not_depend_on_the_sites() -> None:
+    """A hub of 12 has weight 4.5, and at the end of a tail of 6 a node moves far."""
+    tail = [(0, 13), *((node, node + 1) for node in range(13, 18))]
+    edges = Edges.undirected(19, [*((0, leaf) for leaf in range(1, 13)), *tail])
+    shares, weights = uniform(edges), np.full(19, PUSH_SUM_UNIT)
+    for _ in range(5):
+        weights = shares.split(weights).totals
+    split, sizes = shares.split(weights), np.full(19, 0.05)
+    sizes[17] = 0.8
+    whole = bound(sizes, split, 36)
+    parts = []
+    for nodes in (np.arange(13), np.arange(13, 19)):
+        mixing, others = split.among(nodes)
+        parts.append(bound(sizes[np.concatenate([nodes, others])], mixing, 36))
+    assert max(parts) == whole
