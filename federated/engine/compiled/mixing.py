@@ -1,9 +1,10 @@
 """Mixes the states of neighbors by exact sums: one pass through the memory for each edge.
 
 What a state has moved from a reference that all know is rounded once onto the grid of its tensor
-(`core.sums.partial.grid`), weighted by whole numbers (`core.topology.mixing`) and summed; the sum
-is divided once, by that of the weights, and added to the reference. So a mixture has the same bits
-in any order and grouping of its terms, and a number that did not move anywhere stays as it is.
+(`core.sums.partial.grid`), weighted by whole numbers (`core.topology.mixing`) and summed. The
+kernel divides the sum once, by the sum of the weights, and adds it to the reference. So a mixture
+has the same bits in any order and grouping of its terms, and a number that did not move anywhere
+stays as it is.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def in_a_row(array: Array) -> Array:
 def bound(sizes: Floats, mixing: Mixing, exponent: int) -> int:
     """Upper limit of every mixture's sum, in units of 2**-exponent of its weights' unit.
 
-    `sizes` (sources,) are the states' largest moves, all finite. Each node has a limit of its own:
-    so the largest limit of all sites is that of one site with all nodes.
+    `sizes` (sources,) are the states' largest moves. Each node has a limit of its own, from its
+    weights and its sources alone. So the largest limit does not depend on how sites share nodes.
     """
     with np.errstate(over="ignore"):
         units = np.rint(np.ldexp(sizes, exponent))[mixing.sources]
