@@ -36,6 +36,7 @@ def own_ray() -> Iterator[str]:
     import ray
 
     folder = tempfile.mkdtemp(prefix="ray-")
+    os.makedirs(os.path.join(tempfile.gettempdir(), "ray"), exist_ok=True)  # Ray takes it for made
     try:
         yield folder
     finally:
