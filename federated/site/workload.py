@@ -30,7 +30,8 @@ from ..config.telling import DISTRIBUTION, understood
 from ..core.algorithm import Needs
 from ..core.population.federated_data.place import Place
 from ..core.population.sampling import Indices
-from ..core.population.shares import taken
+from ..core.population.shares import taken, unpacked
+from ..core.rounds.sitting_out import late_taken
 from ..core.state import State
 from ..core.sums.partial import Partial, grid
 from ..engine.journal import Journal
@@ -265,11 +266,12 @@ class FederatedWorkload:
             journal=self._journal,
             pace=self._pace,
             notify=self._notify,
-            states=self._states_in(header),
+            states=self._states_in(header, cohort.clients),
         )
         if self._graphs is not None:
             part = self._part_at_work(cohort.clients, self._graphs)
-            self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part)
+            left_by = late_taken(header.get("late", []), part.clients, key.round_number - 1)
+            self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part, left_by)
             self._attempt_key = _attempt_of(header)
             self._rounds.add(self._graph_round, model)
             return self._graph_round.answer
@@ -305,6 +307,9 @@ class FederatedWorkload:
 
     def _mix(self, order: Payload) -> Answer:
         absent, step = np.array(order.header["absent"], dtype=np.int64), order.header["step"]
+        if (counted := order.header.get("counted")) is not None:
+            there = unpacked(counted, self._inputs.population)
+            absent = np.union1d(absent, np.flatnonzero(~there))
         return self._mixes.submit(lambda: self._mixing_of(order).mix(absent, step))
 
     def _mixing_of(self, order: Payload) -> GraphMixing:
@@ -335,12 +340,15 @@ class FederatedWorkload:
             return Partial.keeping_updates()
         return Partial(grid(model, self._inputs.roles, coarser))
 
-    def _states_in(self, header: Mapping[str, Any]) -> ClientStates | None:
+    def _states_in(self, header: Mapping[str, Any], clients: Indices) -> ClientStates | None:
         """Clients' states between rounds, where the algorithm allows any."""
         if not self._config.clients_keep_states:
             return None
         path = Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"
-        states = self._memory.of_round(path, header["round"], header["oldest_checkpoint"])
+        late = None
+        if values := header.get("late"):
+            late = clients, late_taken(values, clients, header["round"] - 1)
+        states = self._memory.of_round(path, header["round"], header["oldest_checkpoint"], late)
         past, every = header["round"] - 2, self._config.outputs.checkpoint_every
         if self._graphs is not None and past % every and past not in header["checkpoints"]:
             states.forget_round(past)

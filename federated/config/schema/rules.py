@@ -163,8 +163,7 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             allowed="`star` or `hierarchical`, or data that is loaded here",
         )
     participation = config.participation
-    by_clock = {"over_sampling": 0.0, "deadline_s": None, "quorum": 1.0}
-    for key, whole in by_clock.items():
+    for key, whole in {"over_sampling": 0.0, "deadline_s": None}.items():
         if getattr(participation, key) != whole:
             yield Conflict(
                 key=f"participation.{key}", found=f"`{key}` {everybody}", allowed="leave it out"

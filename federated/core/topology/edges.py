@@ -73,6 +73,14 @@ class Edges:
         """(nodes,): how many neighbors receive from each node."""
         return np.bincount(self.sources, minlength=self.nodes)
 
+    def among(self, some: Nodes) -> Edges:
+        """The edges between some nodes, ascending, which are counted anew from 0."""
+        place: Nodes = np.full(self.nodes, -1)
+        place[some] = np.arange(len(some))
+        to, of = place[self.receivers], place[self.sources]
+        both = (to >= 0) & (of >= 0)
+        return Edges(len(some), to[both], of[both])
+
     def crossing(self, places: Nodes) -> int:
         """How many states cross between places, (nodes,) the place of each node.
 

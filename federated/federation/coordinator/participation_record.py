@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...core.population.shares import Mask, unpacked
 from ...core.rounds.participation import Counted, Rules
 from ...core.sums.staleness import Late
 from ...errors import RunRefused
@@ -59,25 +60,34 @@ class CountedRounds:
         Raises RunRefused if the record is corrupt or of another model.
         """
         path = self._path_of(what, round_number)
-        if not path.exists():
-            return None
-        try:
-            values = json.loads(path.read_text())
-        except ValueError:
-            values = None
-        found = Counted.from_json(values, str(path))
-        if found.model != model:
+        found = self._read(path)
+        if found is not None and found.model != model:
             raise RunRefused(
                 f"{path} says which clients counted after model {found.model[:12]}, and this is "
                 f"{model[:12]}: the run before this one came to another model"
             )
         return found
 
+    def mask(self, round_number: int, whole: int) -> Mask | None:
+        """The clients of the cohort that counted in a round's training; None without a record."""
+        found = self._read(self._path_of("counted", round_number))
+        return None if found is None else unpacked(found.counted, whole)
+
     def late(self, counted: Counted | None) -> list[Late]:
         """The late updates that counted too; raises RunRefused if they are missing."""
         if counted is None:
             return []
         return read_late(self._late_of(counted.round_number), counted.late)
+
+    def _read(self, path: Path) -> Counted | None:
+        """A record, if there is one; raises RunRefused if it is corrupt."""
+        if not path.exists():
+            return None
+        try:
+            values = json.loads(path.read_text())
+        except ValueError:
+            values = None
+        return Counted.from_json(values, str(path))
 
     def _path_of(self, what: str, round_number: int) -> Path:
         return self._journal / f"round-{round_number:06d}.{what}.json"

@@ -16,6 +16,7 @@ from ...config.schema import RunConfig
 from ...core.algorithm import Algorithm
 from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.declarations import Exactness
+from ...core.population.partitions.partition import Partition
 from ...core.state import Roles
 from ..events import Emit
 from ..run_folder.folder import RunFolder
@@ -41,6 +42,7 @@ class RunContext:
     """Clients that suffice to close a round."""
     membership: Membership
     """Derives the clients of a round's share."""
+    partition: Partition
     test_samples: int
     told: Callable[[str], Exactness]
     """Site -> how exactly its samples may be shown."""

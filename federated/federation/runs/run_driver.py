@@ -104,6 +104,7 @@ class RunDriver:
             asked=inputs.cohort_size,
             enough=inputs.enough,
             membership=self._loaded.membership(),
+            partition=inputs.data.partition,
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
         )

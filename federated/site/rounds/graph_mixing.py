@@ -162,15 +162,24 @@ class GraphMixing:
     def mix(self, everybody_absent: Indices, step: int) -> Payload:
         """Mix once; the last time, save the models and answer with their sum.
 
-        `everybody_absent`: the absent clients of all sites. If a sum could leave int64, the answer
-        says so, and the round has to be repeated on a coarser grid. If the model of a neighbor
-        elsewhere has not come, the answer names that client.
+        `everybody_absent`: the absent clients of all sites, and those that sit the round out. If a
+        sum could leave int64, the answer says so, and the round has to be repeated on a coarser
+        grid. If the model of a neighbor elsewhere has not come, the answer names that client.
         """
         with self._lock:
             self._check_step(step)
-            if len(self._missing):
-                return Payload(kind=LACKING, header={"client": int(self._missing[0])})
+            lacking = np.setdiff1d(self._missing, everybody_absent)
+            if len(lacking):
+                return Payload(kind=LACKING, header={"client": int(lacking[0])})
+            self._stand_in(self._missing)
             return self._mix(everybody_absent)
+
+    def _stand_in(self, missing: Indices) -> None:
+        """Let the mean stand for models that weigh nothing, so that they have no move."""
+        rows = len(self._part.clients) + np.searchsorted(self._others, missing)
+        stands = {**self._mean, PUSH_SUM_WEIGHT: np.asarray(0)}
+        for name, column in self._models.stack.columns.items() if len(missing) else ():
+            column[rows] = stands[name]
 
     def _mix(self, everybody_absent: Indices) -> Payload:
         part, exponents = self._part, self._attempt.exponents

@@ -13,10 +13,10 @@ from ...config.schema import Graph, RunConfig
 from ...core.population.sampling import Indices
 from ...core.population.shares import Share, held
 from ...core.state import Roles, State
-from ...core.topology.mixing import Mixing
+from ...core.topology.mixing import PUSH_SUM_UNIT, Mixing
 from ...prepare.inputs.run_inputs import RunInputs
 from ...prepare.topology import mixing_of
-from ..states.layouts import Layout
+from ..states.layouts import PUSH_SUM_WEIGHT, Layout
 from .client_models import ModelsInMemory
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class GraphPart:
     roles: Roles
     client_id: Callable[[int], str]
     memory: ModelsInMemory
+
+    @property
+    def first(self) -> State:
+        """What each client begins with, its push-sum weight with it."""
+        return {**self.initial, PUSH_SUM_WEIGHT: np.asarray(PUSH_SUM_UNIT)}
 
     def mixing(
         self, number: int, absent: Indices, push_sum_weights: Indices | None = None

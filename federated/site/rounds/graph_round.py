@@ -21,13 +21,12 @@ from ...core.lifecycle import Visit
 from ...core.population.sampling import Indices
 from ...core.rounds.chunking import ranges
 from ...core.state import State, averaged
-from ...core.topology.mixing import PUSH_SUM_UNIT
 from ...engine.journal import RoundKey
 from ...errors import FederatedError
 from ..cohorts import Cohort
 from ..object_store import INLINE_BYTES
 from ..orders import Answer, or_fail
-from ..states.layouts import PUSH_SUM_WEIGHT
+from ..states.client_states import ClientStates
 from ..states.shared_memory import Lent, SharedStack
 from ..workers.attempt import Attempt, NodesTrained
 from ..workers.pool import SharedModel, WorkerCall
@@ -55,8 +54,12 @@ class GraphRound:
         mean: State,
         site: Surroundings,
         part: GraphPart,
+        left_by: Indices,
     ) -> None:
-        """`mean` is the mean over the clients' models before this round."""
+        """`mean` is the mean over the clients' models before this round.
+
+        `left_by` (k,) is the round that left each client's model, in the order of the part.
+        """
         self.answer: Answer = Future()
         self.key = key
         self.cohort = cohort
@@ -68,6 +71,7 @@ class GraphRound:
         self._mean = mean
         self._site = site
         self._part = part
+        self._left_by = left_by
         self._name = f"round {key.round_number}"
         self._own: SharedStack | None = None
         """The models before the round; None if all are the first one."""
@@ -87,14 +91,10 @@ class GraphRound:
         """Load the clients' models and send the clients out."""
         if self._site.states is None:
             raise FederatedError(f"{self._name}: this site has no place for the clients' models")
-        part, before = self._part, self.key.round_number - 1
+        part = self._part
         _, others = part.full_mixing(self.key.round_number)
         self._room = len(part.clients) + len(others)
-        self._own = part.memory.take(before)
-        if before and self._own is None:
-            self._own = part.memory.room(self._room)
-            saved = self._site.states.load_stack(part.clients, before + 1)
-            self._own.stack.rows[: len(part.clients)] = saved.rows
+        self._own = self._models_before(self._site.states)
         if self._own is not None and not part.trains(self.key.round_number):
             self._mix_only(self._own)
             return
@@ -109,6 +109,23 @@ class GraphRound:
                 call = self._call(each, model)
                 self._calls.append(call)
                 self._site.pool.submit([call])
+
+    def _models_before(self, states: ClientStates) -> SharedStack | None:
+        """The models that the clients begin with; None in the first round."""
+        part, before, left_by = self._part, self.key.round_number - 1, self._left_by
+        here = part.memory.take(before)
+        if here is not None and (left_by == before).all():
+            return here
+        if not before:
+            return None
+        own = part.memory.room(self._room)
+        begun = np.flatnonzero(left_by)
+        for name, column in own.stack.columns.items():
+            column[np.flatnonzero(left_by == 0)] = part.first[name]
+        if len(begun):
+            saved = states.load_stack(part.clients[begun], before + 1, left_by[begun])
+            own.stack.rows[begun] = saved.rows
+        return own
 
     def abandon(self) -> None:
         """Cancel the answer, since another round supersedes this one."""
@@ -237,9 +254,8 @@ class GraphRound:
         if not len(absent):
             return absent
         before = {} if own is None else own.stack.columns
-        first = {**self._part.initial, PUSH_SUM_WEIGHT: np.int64(PUSH_SUM_UNIT)}
         for name, array in models.stack.columns.items():
-            array[absent] = before[name][absent] if before else first[name]
+            array[absent] = before[name][absent] if before else self._part.first[name]
         kept = largest_of(models.stack.part(absent), self._mean, sizes)
         for name, each in kept.items():
             sizes[name][absent] = each

@@ -58,6 +58,8 @@ NEWEST = """
     ORDER BY round DESC LIMIT 1
 """
 OF_ROUND = "SELECT layout, place, round, checksum, client FROM places WHERE round = ?"
+WHOSE_SINCE = "SELECT client, round FROM places WHERE round > ?"
+OLDER_THAN_ANOTHER = "round = ? AND client IN (SELECT client FROM places WHERE round > ?)"
 SUPERSEDED = """
     (client, round) IN (
         SELECT old.client, old.round FROM places AS new
@@ -112,17 +114,25 @@ class ClientStates:
                 states.update(zip((each.client for each in some), layout.unpack(rows), strict=True))
         return states
 
-    def load_stack(self, indices: Indices, round_number: int) -> Stack:
+    def load_stack(
+        self, indices: Indices, round_number: int, left_by: Indices | None = None
+    ) -> Stack:
         """States that are alike, as the round before left them, in order.
 
-        Raises RunRefused if a client has none of that very round, or if they are not alike.
+        `left_by` (k,) is the round that left each client's state, if some sat out since. Raises
+        RunRefused if a client has none of that very round, or if they are not alike.
         """
         before = round_number - 1
+        rounds = np.full(len(indices), before) if left_by is None else left_by
         with self._lock, self._explained():
             self._refuse_before(before)
             wanted = {int(index): at for at, index in enumerate(indices)}
-            rows = self._places.execute(OF_ROUND, (before,)).fetchall()
-            found = sorted(_Place._make(row) for row in rows if row[-1] in wanted)
+            found = []
+            for number in np.unique(rounds).tolist():
+                whose = set(indices[rounds == number].tolist())
+                rows = self._places.execute(OF_ROUND, (number,)).fetchall()
+                found += [_Place._make(row) for row in rows if row[-1] in whose]
+            found.sort()
             if len(found) != len(wanted):
                 lacking = f"{len(wanted) - len(found)} of {len(wanted)} clients"
                 raise RunRefused(f"{self._name} lacks what {lacking} had after round {before}")
@@ -193,10 +203,24 @@ class ClientStates:
             self._rows.give(*dropped)
 
     def forget_round(self, round_number: int) -> None:
-        """Drop all that a round left: no run resumes there, and each client has a newer state."""
+        """Drop what a round left, at whose end no run resumes, to clients with a newer state."""
         with self._lock:
             with self._transaction():
-                dropped = self._drop("round = ?", round_number)
+                dropped = self._drop(OLDER_THAN_ANOTHER, round_number, round_number)
+            self._rows.give(*self._parts(dropped))
+
+    def forget_uncounted(self, indices: Indices, left_by: Indices) -> None:
+        """Drop what clients were left with after the round `left_by`, (k,), by which they go on."""
+        last = dict(zip(indices.tolist(), left_by.tolist(), strict=True))
+        since = int(left_by.min(initial=0))
+        with self._lock:
+            with self._transaction():
+                rows = self._places.execute(WHOSE_SINCE, (since,)).fetchall()
+                own = "client = ? AND round = ?"
+                late = [
+                    (client, number) for client, number in rows if number > last.get(client, number)
+                ]
+                dropped = [place for each in late for place in self._drop(own, *each)]
             self._rows.give(*self._parts(dropped))
 
     def copy(self, path: Path) -> None:
@@ -410,8 +434,17 @@ class ClientMemory:
     def __init__(self) -> None:
         self._open: tuple[Path, ClientStates] | None = None
 
-    def of_round(self, path: Path, round_number: int, oldest_checkpoint: int) -> ClientStates:
-        """The states that a round begins with; RunRefused if the file lacks them."""
+    def of_round(
+        self,
+        path: Path,
+        round_number: int,
+        oldest_checkpoint: int,
+        late: tuple[Indices, Indices] | None = None,
+    ) -> ClientStates:
+        """The states that a round begins with; RunRefused if the file lacks them.
+
+        `late` names clients that sat out, (k,), and the round that left the state of each, (k,).
+        """
         if self._open is None or self._open[0] != path:
             self.close()
             states = ClientStates(path)
@@ -419,6 +452,8 @@ class ClientMemory:
             states.forget_after(round_number)
             self._open = path, states
         states = self._open[1]
+        if late is not None:
+            states.forget_uncounted(*late)
         if oldest_checkpoint > 0:
             states.commit(oldest_checkpoint)
         return states

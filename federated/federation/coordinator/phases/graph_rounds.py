@@ -3,7 +3,9 @@
 Each site trains its clients. Before each mixing step, every site gives the others the models of
 the clients whose neighbors are there; the coordinator passes them on by the digest of their blob.
 Then each site mixes, and the last time answers with the sum of its models. If a site is lost
-meanwhile, the round begins anew once it is back: its clients' models are at that site alone.
+meanwhile, the round begins anew once it is back: its clients' models are at that site alone. If the
+run's quorum allows it, and the graph stays connected, the clients of an absent site sit the round
+out instead.
 """
 
 from __future__ import annotations
@@ -11,32 +13,39 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
 
 from fedpilot.mediator import Payload, Share, SiteUnreachable
 from fedpilot.mediator.errors import AnswerUnreadable
 
 from ....config.schema import Graph
 from ....config.telling import DISTRIBUTION
-from ....core.population.cohort_members import Members
-from ....core.population.shares import part_name, told
-from ....core.rounds.participation import Rules
+from ....core.population.sampling import Indices
+from ....core.population.shares import Mask, held, packed, part_name, told, unpacked
+from ....core.rounds.participation import Rules, SiteRefused, TooFewSites
+from ....core.rounds.sitting_out import late_told, left_by
 from ....core.state import State
 from ....core.sums.amounts import AnswerRefused
 from ....errors import VersionsDiffer
-from ..gather import Answered, Answers, Part, gather
+from ....prepare.topology import topology_of
+from ..gather import Answered, Answers, Gather, Part, gather, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import GIVING, MIXING, TAKING, TRAINING
-from .training_query import TrainingQuery, partial_of
+from .training_query import TrainingQuery, members_of, partial_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphQuery(RoundQuery):
     """Asks for the training of a graph's clients; the answer names those that are absent."""
+
+    left_by: Indices
+    """(population,): the round that left each client's model."""
 
     @property
     def name(self) -> str:
@@ -56,18 +65,19 @@ class GraphQuery(RoundQuery):
         ):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "clients that it was asked for")
 
+    def order(self, share: Share, prefix: str = "") -> Payload:
+        order = super().order(share, prefix)
+        late = late_told(self.left_by, share, self.round_number - 1)
+        return replace(order, header={**order.header, "late": late}) if late else order
+
     def covered(self, share: Share, answer: Payload) -> int:
-        return self.members(share).most
+        return members_of(self, share).most
 
     def most(self, share: Share) -> int:
-        return self.members(share).most
+        return members_of(self, share).most
 
     def review(self, answered: Sequence[Answered]) -> dict[str, Exception]:
         return {}
-
-    def members(self, share: Share) -> Members:
-        """The clients of an order."""
-        return self.run.membership.of(self.round_number, share)
 
 
 class GraphRounds:
@@ -75,6 +85,8 @@ class GraphRounds:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
+        self._left_by: tuple[int, Indices] = 0, np.empty(0, np.int64)
+        """A round, and the last one before it in which each client counted."""
         self._steps = (run.config.graph or Graph()).mixing_steps
         # Another coordinator does not know how far the exchange came: it has all trained anew.
         coordinator = secrets.token_hex(4)
@@ -83,7 +95,8 @@ class GraphRounds:
     def answers(self, sums: TrainingQuery, rules: Rules) -> Answers:
         """The sites' sums of their clients' models after a round; `sums` asks for them.
 
-        Raises as `gather` does.
+        If its header names clients that counted when the round ran before, these are asked. Raises
+        as `gather` does.
         """
         run = self._run
         while True:
@@ -97,11 +110,13 @@ class GraphRounds:
                 variant=f"{sums.variant}.{attempt}",
                 run=run,
                 whole=sums.whole,
+                left_by=self._last_rounds(sums.round_number, sums.whole),
             )
-            trained = gather(query, run.mediator, rules, emit=run.emit, clock=time.perf_counter)
-            parts = [each.part for each in trained.all]
+            trained = self._trained(query, rules)
+            parts = _parts(trained)
             absent = sorted(itertools.chain(*(a.payload.header["absent"] for a in trained.all)))
-            mix = replace(sums, header={**header, "absent": absent}, variant=query.variant)
+            header = {**header, **self._counted(query, trained), "absent": absent}
+            mix = replace(sums, header=header, variant=query.variant)
             found: list[Answered] = []
             try:
                 for step in range(self._steps):
@@ -118,6 +133,57 @@ class GraphRounds:
                 number, reason = sums.round_number, str(error.cause)
                 run.mediator.membership.distrust(error.site, reason, round_number=number)
                 query.site_changed()
+
+    # -- who takes part ---------------------------------------------------------------------------
+
+    def _trained(self, query: GraphQuery, rules: Rules) -> Answers:
+        """Have all clients trained, or those of the sites that are there, if they suffice."""
+        run, clock = self._run, time.perf_counter
+        counted = query.header.get("counted")
+        may = np.ones(query.whole, bool) if counted is None else unpacked(counted, query.whole)
+        parts = parts_of(run.mediator)
+        parts = [each for each in parts if (clients_of([each], query.whole) & may).any()]
+        trained = gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
+        if not trained.missing or not (apart := self._apart(query, trained)):
+            return trained
+        waiting = replace(rules, enough=rules.whole, least=rules.whole)
+        try:
+            more = Gather(query, run.mediator, waiting, clock).answers(trained.missing)
+        except (TooFewSites, SiteRefused) as error:
+            what, lacking, *rest = error.args
+            lacking += f"; without its clients the graph falls apart: {apart}"
+            raise type(error)(what, lacking, *rest) from error
+        return replace(trained, all=[*trained.all, *more.all], missing=(), reason="")
+
+    def _apart(self, query: GraphQuery, trained: Answers) -> str:
+        """The parts that never meet without the missing clients; empty if there is one.
+
+        A graph that changes connects its clients over several rounds, and counts as one part.
+        """
+        run = self._run
+        graphs = topology_of(run.config, run.partition)
+        if graphs is None or graphs.changes:
+            return ""
+        from ....core.topology.connectivity import components, in_words
+
+        there = np.flatnonzero(clients_of(_parts(trained), query.whole))
+        found = components(graphs.of_round(1).among(there))
+        names = [[run.partition.client_id(int(there[node])) for node in part] for part in found]
+        return in_words(names) if len(found) > 1 else ""
+
+    def _counted(self, query: GraphQuery, trained: Answers) -> dict[str, str]:
+        """For the header of orders: the clients that count, if these are not all."""
+        mask = clients_of(_parts(trained), query.whole)
+        if "counted" in query.header or mask.all():
+            return {}
+        return {"counted": packed(np.flatnonzero(mask), query.whole)}
+
+    def _last_rounds(self, number: int, population: int) -> Indices:
+        """The last round before this one in which each client counted, (population,)."""
+        if self._left_by[0] != number:
+            read = self._run.counted.mask
+            self._left_by = number, left_by(number, population, lambda n: read(n, population))
+        return self._left_by[1]
 
     # -- one mixing step --------------------------------------------------------------------------
 
@@ -159,7 +225,7 @@ class GraphRounds:
             if step + 1 < self._steps and not partial_of(answer).overflowed:
                 early = AnswerRefused("its sum", "before the last step", "only after it")
                 raise _Refused(part.site, early)
-            found.append(Answered(part, answer, 0))
+            found.append(Answered(part, answer, sums.most(part.share)))
         for site, problem in sums.review(found).items():
             raise _Refused(site, problem)
         return found
@@ -180,6 +246,15 @@ class GraphRounds:
         header = {**form.header, "step": step, **more}
         order = replace(form, kind=kind, header=header, variant=f"{form.variant}/{step}{name}")
         return self._run.orders.pass_on(order, part.site, part.share, tensors or {})
+
+
+def clients_of(parts: Iterable[Part], whole: int) -> Mask:
+    """The clients of some parts, among all."""
+    return held(np.arange(whole), itertools.chain(*(each.share for each in parts)))
+
+
+def _parts(answers: Answers) -> list[Part]:
+    return [each.part for each in answers.all]
 
 
 class _Refused(Exception):

@@ -26,7 +26,7 @@ from ..gather import Answered, Answers, gather
 from ..participation_record import as_counted
 from ..run_context import RunContext
 from ..site_orders import TRAINING
-from .graph_rounds import GraphRounds
+from .graph_rounds import GraphRounds, clients_of
 from .training_query import TrainingQuery, partial_of
 
 
@@ -68,13 +68,13 @@ class TrainingPhase:
             if counted is not None:
                 query = query.with_header(counted=counted.counted)
                 waits_for = as_counted(counted, rules)
-            elif rules.by_clock:
+            elif rules.by_clock and self.graph_rounds is None:
                 query = query.with_header(tells_covered=True, late_for=run.late.rounds)
             answers = self._answers(query, waits_for)
             if counted is None and rules.by_clock:
                 late = run.late.take(number)
                 run.late.expect(answers.late)
-                covered = _covered(answers, run.asked)
+                covered = self._covered(answers, run.asked)
                 counted = run.counted.write("counted", query, run.asked, answers, covered, late)
             by_site = self._by_site(number, answers.all)
             total = _merged([each.payload for each in answers.all])
@@ -146,17 +146,20 @@ class TrainingPhase:
         oldest = checkpoints[0] if len(checkpoints) >= CHECKPOINTS_KEPT else 0
         return {"oldest_checkpoint": oldest, "checkpoints": checkpoints}
 
+    def _covered(self, answers: Answers, whole: int) -> str:
+        """The clients of all answers, as one bitmap of the cohort."""
+        if self.graph_rounds is not None:
+            mask = clients_of([each.part for each in answers.all], whole)
+        else:
+            covered = [unpacked(each.payload.header["covered"], whole) for each in answers.all]
+            mask = np.any(covered, axis=0)
+        return packed(np.flatnonzero(mask), whole)
+
     def _by_site(self, number: int, answers: Sequence[Answered]) -> Mapping[str, Any]:
         parts = [(each.part.site, partial_of(each.payload)) for each in answers]
         if any(partial.overflowed for _, partial in parts):
             return {}
         return self.run.limits.measure(number, parts)
-
-
-def _covered(answers: Answers, whole: int) -> str:
-    """The clients of all answers, as one bitmap of the cohort."""
-    masks = [unpacked(each.payload.header["covered"], whole) for each in answers.all]
-    return packed(np.flatnonzero(np.any(masks, axis=0)), whole)
 
 
 def _merged(answers: Sequence[Payload]) -> Partial:

@@ -41,7 +41,7 @@ class TrainingQuery(RoundQuery):
             exponents=self._grid,
             model=self.model.state,
             roles=self.run.roles,
-            members=self._members(share),
+            members=members_of(self, share),
             # Only an order that a clock may close is answered before all are done.
             all_of_them=not self.header.get("tells_covered", False),
             keeps_updates=self.run.algorithm.needs is Needs.EVERY_UPDATE,
@@ -49,10 +49,10 @@ class TrainingQuery(RoundQuery):
         self.run.limits.check(partial)
 
     def covered(self, share: Share, answer: Payload) -> int:
-        return int(np.count_nonzero(checked_covered(answer.header, self._members(share))))
+        return int(np.count_nonzero(checked_covered(answer.header, members_of(self, share))))
 
     def most(self, share: Share) -> int:
-        return self._members(share).most
+        return members_of(self, share).most
 
     def review(self, answered: Sequence[Answered]) -> Mapping[str, Exception]:
         on_a_graph = self.run.config.federation.is_graph  # what one site trained fits all others'
@@ -76,11 +76,13 @@ class TrainingQuery(RoundQuery):
     def _grid(self) -> Mapping[str, int]:
         return grid(self.model.state, self.run.roles, self.coarser)
 
-    def _members(self, share: Share) -> Members:
-        members = self.run.membership.of(self.round_number, share)
-        if counted := self.header.get("counted"):
-            return members.among(unpacked(counted, len(members.mask)))
-        return members
+
+def members_of(query: RoundQuery, share: Share) -> Members:
+    """The clients of an order: those of a share that counted, if a record says so."""
+    members = query.run.membership.of(query.round_number, share)
+    if counted := query.header.get("counted"):
+        return members.among(unpacked(counted, len(members.mask)))
+    return members
 
 
 def partial_of(answer: Payload) -> Partial:

@@ -91,6 +91,12 @@ def test_random_graphs_are_regular_however_dense(degree: int) -> None:
     assert edges.is_symmetric
 
 
+def test_some_nodes_have_the_edges_between_them() -> None:
+    edges = made(N.RING, 6).of_round(1).among(np.array([0, 1, 3, 4, 5]))
+    assert edges.nodes == 5
+    assert pairs(edges) == {(0, 1), (1, 0), (2, 3), (3, 2), (3, 4), (4, 3), (4, 0), (0, 4)}
+
+
 @pytest.mark.parametrize("nodes", [2, 3, 10])
 def test_a_ring_has_two_neighbors(nodes: int) -> None:
     edges = made(N.RING, nodes).of_round(1)

@@ -72,3 +72,25 @@ def test_a_stack_with_a_spoilt_row_is_refused(path: Path) -> None:
             file.write(b"spoilt")
         with pytest.raises(RunRefused, match=r"client 4 was left with by round 1 is spoilt"):
             states.load_stack(np.array([2, 4]), 2)
+
+
+def test_clients_that_sat_out_continue_from_the_round_that_left_them(path: Path) -> None:
+    with closing(ClientStates(path)) as states:
+        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
+        states.save_stack(2, np.array([4]), stack([4], 2))
+        states.forget_round(1)
+        states.commit(2)
+        found = states.load_stack(np.array([4, 2]), 3, np.array([2, 1])).columns
+        assert found["of"].tolist() == [[4, 2], [2, 1]]
+        with pytest.raises(RunRefused, match=r"lacks what 1 of 2 clients"):
+            states.load_stack(np.array([4, 2]), 3, np.array([1, 1]))
+
+
+def test_what_did_not_count_is_dropped_before_it_takes_the_place_of_what_did(path: Path) -> None:
+    with closing(ClientStates(path)) as states:
+        for number in (1, 2, 3):
+            states.save_stack(number, np.array([2, 4, 6]), stack([2, 4, 6], number))
+        states.forget_uncounted(np.array([2, 4]), np.array([1, 2]))
+        states.commit(3)
+        found = states.load_stack(np.array([2, 4, 6]), 4, np.array([1, 2, 3])).columns
+        assert found["of"].tolist() == [[2, 1], [4, 2], [6, 3]]
