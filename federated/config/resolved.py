@@ -88,6 +88,8 @@ def deciding(config: RunConfig) -> dict[str, Any]:
     keys.setdefault("federation.assignment", "capacity")
     if config.graph is not None:
         keys.setdefault("graph.weights", "uniform" if config.federation.pushes else "metropolis")
+    if keys.get("evaluation.nodes") == "sampled":  # as if it were left out
+        del keys["evaluation.nodes"]
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # the journal has the clients that counted

@@ -54,6 +54,7 @@ from .orders import Answer, execution_of, key_of
 from .rounds.graph_mixing import GraphMixing
 from .rounds.graph_part import GraphPart, part_of
 from .rounds.graph_round import GraphRound
+from .rounds.node_evaluation import NodeEvaluator
 from .rounds.round_queue import RoundQueue
 from .rounds.star_round import SiteRound
 from .rounds.surroundings import Pace, Surroundings
@@ -197,6 +198,7 @@ class FederatedWorkload:
             self._models,
             self._check_order,
         )
+        self._node_evaluator = NodeEvaluator(self._config, self._inputs)
         self._handlers = {
             "round": self._train_round,
             "close_round": self._close_round,
@@ -204,6 +206,7 @@ class FederatedWorkload:
             "take_states": self._take_states,
             "mix": self._mix,
             "evaluate": evaluator.evaluate,
+            "evaluate_nodes": self._evaluate_nodes,
             "node.materialize": nodes.materialize,
             "node.train": nodes.train,
             "node.evaluate": nodes.evaluate,
@@ -259,15 +262,7 @@ class FederatedWorkload:
             execution=execution_of(header),
             digests=self._config.outputs.client_digests,
         )
-        surroundings = Surroundings(
-            pool=self._pool,
-            put=self._gang.put,
-            placement=self._placement,
-            journal=self._journal,
-            pace=self._pace,
-            notify=self._notify,
-            states=self._states_in(header, cohort.clients),
-        )
+        surroundings = self._surroundings(self._states_in(header, cohort.clients))
         if self._graphs is not None:
             part = self._part_at_work(cohort.clients, self._graphs)
             left_by = late_taken(header.get("late", []), part.clients, key.round_number - 1)
@@ -290,6 +285,25 @@ class FederatedWorkload:
             following, share = key.round_number + 1, header["share"]
             self._pool.meanwhile(lambda: self._cohorts.plan_ahead(following, share))
         return begun.answer
+
+    def _surroundings(self, states: ClientStates | None) -> Surroundings:
+        return Surroundings(
+            pool=self._pool,
+            put=self._gang.put,
+            placement=self._placement,
+            journal=self._journal,
+            pace=self._pace,
+            notify=self._notify,
+            states=states,
+        )
+
+    def _evaluate_nodes(self, order: Payload) -> Answer:
+        """Evaluate clients' own models, as the order's round has left them."""
+        header = order.header
+        _, model = self._models.of_round(header["model"], order.tensors)
+        path = self._path_of_states(header)
+        states = self._memory.of_round(path, header["round"], oldest_checkpoint=0)
+        return self._node_evaluator.evaluate(header, model, self._surroundings(states))
 
     def _part_at_work(self, clients: Indices, graphs: Topology) -> GraphPart:
         part = self._part
@@ -344,8 +358,7 @@ class FederatedWorkload:
         """Clients' states between rounds, where the algorithm allows any."""
         if not self._config.clients_keep_states:
             return None
-        path = Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"
-        late = None
+        path, late = self._path_of_states(header), None
         if values := header.get("late"):
             late = clients, late_taken(values, clients, header["round"] - 1)
         states = self._memory.of_round(path, header["round"], header["oldest_checkpoint"], late)
@@ -353,6 +366,9 @@ class FederatedWorkload:
         if self._graphs is not None and past % every and past not in header["checkpoints"]:
             states.forget_round(past)
         return states
+
+    def _path_of_states(self, header: Mapping[str, Any]) -> Path:
+        return Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"
 
     # -- events -------------------------------------------------------------------------------
 

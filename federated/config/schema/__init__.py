@@ -75,6 +75,13 @@ class RunConfig(Section):
         """Whether clients keep something between rounds: what their own code keeps, or a model."""
         return self.training.client_update is not None or self.federation.is_graph
 
+    @property
+    def evaluated_nodes(self) -> str:
+        """Which clients of a graph have their own models evaluated."""
+        if not self.federation.is_graph:
+            return "none"
+        return self.evaluation.nodes or "sampled"
+
     def broken_rules(self) -> Iterator[Conflict]:
         for sections, conflicts in BETWEEN.items():
             yield from conflicts(*(getattr(self, name) for name in sections))

@@ -295,6 +295,11 @@ class Evaluation(Section):
     `fraction` of the population, or `all`."""
     fraction: Fraction | None = Field(default=None, examples=[0.1])
     """With `clients: fraction` (required): the share of the population."""
+    nodes: Literal["none", "sampled", "all"] | None = Field(default=None, examples=["all"])
+    """On a graph, the clients whose own models are evaluated besides their mean: 32 clients, the
+    same ones in every round (`sampled`), `all` clients, or `none`. `sampled` takes at most 512
+    samples of the coordinator's test set, `all` takes the whole of it. With `where: sites` each
+    model is evaluated on its client's own samples. Left out: `sampled`."""
     batch_size: Positive = 256
     """Samples per forward pass. It can change the last bit, so it is part of the run's identity."""
     metric: Literal["accuracy", "loss"] = "accuracy"

@@ -136,6 +136,12 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
     if not on_a_graph:
         if config.graph is not None:
             yield Conflict(key="graph", found=f"`graph` with {topology}", allowed="leave it out")
+        if config.evaluation.nodes is not None:
+            yield Conflict(
+                key="evaluation.nodes",
+                found=f"`{config.evaluation.nodes}` with {topology}, where clients share a model",
+                allowed="leave it out",
+            )
         return
     everybody = f"with {topology}, where all clients take part in every round"
     for key in ("clients_per_round", "client_sampling_rate"):

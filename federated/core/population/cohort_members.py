@@ -132,6 +132,10 @@ class Membership:
         mask = held(whole, share)
         return self._made(mask, whole[mask], each_once=True)
 
+    def samples(self, clients: Indices) -> Indices | None:
+        """Samples of each of these clients; None if unknown."""
+        return None if self._samples_of is None else self._samples_of(clients)
+
     def judged_samples(self, round_number: int, share: Share, size: int, kind: str) -> Indices:
         """Samples of each client in a share that evaluates a round's model; -1 if unknown.
 

@@ -33,6 +33,8 @@ EXACT = (
     "consensus_distance",
     "accuracy",
     "loss",
+    "node_accuracy",
+    "worst_node_accuracy",
 )
 """Row fields with the same bits on every machine and at any time."""
 ENDED = ("finished", "interrupted", "failed")

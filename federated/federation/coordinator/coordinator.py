@@ -24,6 +24,7 @@ from ...prepare.costs import budget_of, judges_of
 from ..setup.global_model import GlobalModel
 from .phases.evaluation import EvaluationPhase
 from .phases.graph_rounds import GraphRounds
+from .phases.node_evaluation import NodeEvaluationPhase
 from .phases.training import RoundTraining, TrainingPhase
 from .round_log import RoundLog, model_of
 from .run_context import RunContext
@@ -49,6 +50,7 @@ class Coordinator:
         graph = GraphRounds(run) if run.config.federation.is_graph else None
         self._training = TrainingPhase(run=run, graph_rounds=graph)
         self._evaluation = EvaluationPhase(run=run)
+        self._node_evaluation = NodeEvaluationPhase(run)
 
     def first(self, initial: State) -> GlobalModel:
         """The model that a new run starts from."""
@@ -136,6 +138,9 @@ class Coordinator:
         if self._config.evaluation.is_due(number, of):
             tally, self._not_finite_at = self._evaluation.evaluate(new)
             row |= {"accuracy": tally.accuracy, "loss": _number(tally.mean_loss)}
+            if (nodes := self._node_evaluation.evaluate(new)) is not None:
+                row["node_accuracy"] = _number(nodes.mean)
+                row["worst_node_accuracy"] = _number(nodes.worst_tenth)
         return row, new
 
     def _apart(self, trained: RoundTraining, before: State, now: State) -> float | None:

@@ -21,12 +21,13 @@ from ..events import Emit
 from ..setup.global_model import GlobalModel
 from .traffic_budget import TrafficBudget
 
-TRAINING, EVALUATION = "round", "evaluate"
+TRAINING, EVALUATION, NODES = "round", "evaluate", "evaluate_nodes"
 GIVING, TAKING, MIXING = "give_states", "take_states", "mix"
 """On a graph, after the training."""
 PURPOSES = {
     TRAINING: "training",
     EVALUATION: "evaluation",
+    NODES: "evaluation",
     GIVING: "exchange",
     TAKING: "exchange",
     MIXING: "training",
@@ -73,7 +74,7 @@ class OrderSender:
         """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
-        if self.budget is not None:
+        if self.budget is not None and form.kind != NODES:  # on one site, which has the model
             clients = min(self._asked, size(share)) if form.kind == TRAINING else None
             self.budget.ask(form.round_number, site, with_model=new, clients=clients)
         if new:

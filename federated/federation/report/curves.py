@@ -8,7 +8,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK, ACCENT, SECOND, FAINT = "#1f2933", "#0b7285", "#e8590c", "#cbd2d9"
 
@@ -49,7 +52,8 @@ def draw(
             color=INK,
             fontsize=9,
         )
-        left.set_ylim(max(0.0, min(accuracies) - 0.05), min(1.02, max(accuracies) + 0.05))
+        shown = [*accuracies, *_of_nodes(left, rows)]
+        left.set_ylim(max(0.0, min(shown) - 0.05), min(1.02, max(shown) + 0.05))
     left.set_title("accuracy", loc="left", fontsize=11, color=INK)
     for name, label, colour in (
         ("train_loss", "clients, while training", FAINT),
@@ -77,6 +81,23 @@ def draw(
     aside = path.with_name(f".{path.name}.tmp")
     figure.savefig(aside, format="png")
     aside.replace(path)
+
+
+def _of_nodes(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Draw the accuracy of a graph's nodes, if there is any; returns all that was drawn."""
+    drawn: list[float] = []
+    for name, label, style in (
+        ("node_accuracy", "clients' own models", "-"),
+        ("worst_node_accuracy", "worst tenth of them", ":"),
+    ):
+        rounds, accuracies = _series(rows, name)
+        if accuracies:
+            alone = "o" if len(accuracies) == 1 else None
+            axes.plot(rounds, accuracies, style, marker=alone, color=SECOND, label=label)
+            drawn += accuracies
+    if drawn:
+        axes.legend(frameon=False, fontsize=9, loc="lower right")
+    return drawn
 
 
 def _best(rows: Sequence[Mapping[str, Any]], metric: str, rounds: Sequence[int]) -> int:

@@ -10,6 +10,8 @@ from ..events import Event
 SCALARS = {
     "accuracy": "evaluation/accuracy",
     "loss": "evaluation/loss",
+    "node_accuracy": "evaluation/node_accuracy",
+    "worst_node_accuracy": "evaluation/worst_node_accuracy",
     "train_loss": "training/loss",
     "consensus_distance": "training/consensus_distance",
     "clients_per_second": "speed/clients_per_second",

@@ -71,6 +71,9 @@ def round_line(fields: Mapping[str, Any]) -> str:
     parts = [f"round {fields['round']:>{width}}/{fields['of']}"]
     if "accuracy" in fields:
         parts += [f"accuracy {number(fields['accuracy'])}", f"loss {number(fields['loss'])}"]
+    if (nodes := fields.get("node_accuracy")) is not None:
+        worst = number(fields["worst_node_accuracy"])
+        parts.append(f"nodes {number(nodes)} (worst tenth {worst})")
     parts += [
         f"train loss {number(fields['train_loss'])}",
         rate(fields["clients_per_second"]),

@@ -41,6 +41,8 @@ METRIC_COLUMNS = (
     "round",
     "accuracy",
     "loss",
+    "node_accuracy",
+    "worst_node_accuracy",
     "best",
     "best_round",
     "train_loss",

@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 IN_THE_LOG = "the site's own log says why"
 TOLD_BY_ERRORS = (NodeEvent.FAIL, NodeEvent.LOSE)
 """Events of VirtualNodes whose reasons are texts of errors."""
-TELLS_SAMPLES = ("node.train", "node.evaluate")
-"""Orders whose answers reveal one client's number of samples."""
+TELLS_SAMPLES = ("node.train", "node.evaluate", "evaluate_nodes")
+"""Orders whose answers reveal the number of samples of single clients."""
 
 
 class DisclosureGate:

@@ -152,6 +152,6 @@ def covered(answer: Payload) -> int:
             return min(told_of(answer), 1) if one_by_one else told_of(answer)
         case "tally":
             return told_of(answer)
-        case "trained" | "states":
+        case "trained" | "states" | "nodes_evaluated":
             return 1
     return 0

@@ -50,6 +50,16 @@ class PieceResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesJudged:
+    """A worker's answer about how good clients' own models are, in the order asked for."""
+
+    correct: npt.NDArray[np.int64]
+    """(k,): samples classified right."""
+    samples: npt.NDArray[np.int64]
+    """(k,)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodesTrained:
     """A worker's answer about clients that have models of their own."""
 

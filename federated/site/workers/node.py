@@ -61,7 +61,7 @@ from ...prepare.inputs.run_inputs import SiteData
 from ...prepare.user_code import bring
 from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack, as_slice
 from ..states.shared_memory import Borrowed, Lent, sharers
-from .attempt import Attempt, NodesTrained, PieceResult
+from .attempt import Attempt, NodesJudged, NodesTrained, PieceResult
 from .lru import LRU
 
 NODES_HOSTED = 64
@@ -368,6 +368,30 @@ class FederatedNode:
         for index in clients.tolist():
             tally.merge(self._evaluate(index))
         return tally
+
+    def evaluate_nodes(
+        self, clients: Indices, own: Stack, test: Indices | None, key: str, state: State | None
+    ) -> NodesJudged:
+        """Evaluate each client's own model, on these samples of the test set or on the client's.
+
+        Tensors that clients do not have are those of the run's model.
+        """
+        whole, columns = self._model(key, state).tensors, own.columns
+        columns.pop(PUSH_SUM_WEIGHT, None)
+        x, y = self._data.test_x, self._data.test_y
+        tally = []
+        for place, index in enumerate(clients.tolist()):
+            rows = own_rows(columns, slice(place, place + 1), self._device)
+            self._resident.load({**whole, **{name: row[0] for name, row in rows.items()}})
+            if test is None:
+                tally.append(self._evaluate(index))
+            else:
+                name = self._data.partition.client_id(index)
+                tally.append(self._judge(x[test], y[test], name, "evaluating the model of"))
+        return NodesJudged(
+            correct=np.array([each.correct for each in tally], dtype=np.int64),
+            samples=np.array([each.samples for each in tally], dtype=np.int64),
+        )
 
     # -- a single VirtualNode -----------------------------------------------------------------
 

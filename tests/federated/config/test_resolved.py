@@ -131,6 +131,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "evaluation.where": ("evaluation.where=coordinator",),
     "evaluation.clients": ("evaluation.clients=all",),
     "evaluation.fraction": ("evaluation.clients=fraction", "evaluation.fraction=0.5"),
+    "evaluation.nodes": (*GRAPH, "evaluation.nodes=all"),
     "evaluation.batch_size": ("evaluation.batch_size=2",),
     "evaluation.metric": ("evaluation.metric=loss",),
     "evaluation.early_stopping": ("evaluation.early_stopping=null",),
@@ -192,6 +193,12 @@ def test_the_identity_of_a_config_stays_what_it_is() -> None:
     assert digest(parse_config(BASE)) == (
         "0e8574b078fcf62aa5a0970a8296af75ea144bce05fb5b18182ae72a9185cd8f"
     )
+
+
+def test_sampled_nodes_are_what_is_left_out() -> None:
+    keys = [*NEIGHBORS, "graph={degree: 4}"]
+    said = [*keys, "evaluation.nodes=sampled"]
+    assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, said))
 
 
 def test_a_graph_without_weights_has_the_identity_of_earlier_ones() -> None:

@@ -36,6 +36,10 @@ def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
         pytest.param([row(n, accuracy=1.0) for n in (1, 2)], id="accuracy that stays one"),
         pytest.param([row(n, loss=None, train_loss=None) for n in (1, 2)], id="no loss was finite"),
         pytest.param([row(n, loss=1e30) for n in (1, 2)], id="a huge loss"),
+        pytest.param(
+            [row(n, node_accuracy=0.4, worst_node_accuracy=0.1) for n in (1, 2)],
+            id="clients with models of their own",
+        ),
         pytest.param([row(n, loss=0.0, train_loss=0.0) for n in (1, 2)], id="no loss at all"),
     ],
 )

@@ -39,6 +39,16 @@ def a_tally(clients: int, on: str = "clients") -> Payload:
     return Payload(kind="tally", header={"tally": [9, 5, 5, 0], "clients": clients, "on": on})
 
 
+@pytest.mark.parametrize("counts", [Disclosure.NONE, Disclosure.ROUNDED, Disclosure.NOISED])
+def test_how_good_single_clients_models_are_stays_where_their_samples_are_not_told(
+    counts: Disclosure,
+) -> None:
+    order = Payload(kind="evaluate_nodes")
+    with pytest.raises(PolicyRefused, match="counts"):
+        gate(counts=counts).check(order)
+    gate(counts=Disclosure.EXACT).check(order)
+
+
 OF_ONE = [
     pytest.param(a_sum(1), id="a sum"),
     pytest.param(a_sum(0), id="a sum of nobody, with somebody's losses"),

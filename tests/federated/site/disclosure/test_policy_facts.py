@@ -328,6 +328,7 @@ def a_sum(clients: int, tally: list[int] = MEASURED, **told: Any) -> Payload:
                      0, id="judged on a test set"),
         pytest.param(Payload(kind="tally", header={"tally": [3, 2, 1, 0]}), 1, id="on one client"),
         pytest.param(Payload(kind="trained"), 1, id="one client"),
+        pytest.param(Payload(kind="nodes_evaluated"), 1, id="clients one by one"),
         pytest.param(Payload(kind="chosen"), 0, id="an execution"),
         pytest.param(Payload(kind="node"), 0, id="a state"),
     ],
