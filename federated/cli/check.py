@@ -104,9 +104,8 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
 def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
     """The graph of the first round; None in a star and with groups."""
     from ..config.schema import Graph
-    from ..prepare.topology import topology_of
 
-    if (graphs := topology_of(loaded.config, loaded.inputs.data.partition)) is None:
+    if (graphs := loaded.inputs.graphs) is None:
         return None
     edges = graphs.of_round(1)
     crossing = edges.crossing(_places(loaded)) * (loaded.config.graph or Graph()).mixing_steps
@@ -116,6 +115,7 @@ def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
         "edges": len(edges) // 2 if edges.is_symmetric else len(edges),
         "neighbors": [int(edges.received.min()), int(edges.received.max())],
         "changes": graphs.changes,
+        "self_loops": graphs.loops,
     }
 
 
@@ -132,7 +132,7 @@ def _places(loaded: LoadedConfig) -> Indices:
     places = np.zeros(loaded.inputs.population, dtype=np.int64)
     if len(sites) < 2:
         return places
-    exchange = exchange_of(loaded.config, loaded.inputs.data.partition)
+    exchange = exchange_of(loaded.config, loaded.inputs.graphs)
     shares = assign(federation.assigned_by, len(places), alike, exchange=exchange).shares
     for number, site in enumerate(sites):
         for clients in shares.get(site, ()):
@@ -141,7 +141,10 @@ def _places(loaded: LoadedConfig) -> Indices:
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
-    from fedpilot.common.text.amounts import in_bytes
+    from fedpilot.common.text.amounts import counted, in_bytes
+
+    from ..config.telling import at_sites
+    from ..prepare.user_sources import own_code
 
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
     least, median, most = facts["samples_per_client"]
@@ -163,6 +166,9 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         changing = ", others in each round" if graph["changes"] else ""
         edges = f"{graph['edges']:,} edges, {each} for each client{changing}"
         yield f"`{federation.topology}` with {edges}; the run's model is the mean of all models"
+        if loops := graph["self_loops"]:
+            count = "counts" if loops == 1 else "count"
+            yield f"{counted(loops, 'edge')} of a client to itself {count} for nothing"
     sites = facts["sites"]
     if len(sites) > 1:
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"
@@ -186,7 +192,9 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         yield f"of {at}, if no transfer is repeated"
     if code.files:
         some = ", ".join([*code.files[:SHOWN_FILES], *["..."][: len(code.files) > SHOWN_FILES]])
-        yield f"code that would go to sites: {some}"
+        goes = own_code(at_sites(loaded.config))
+        where = "code that would go to sites" if goes else "code that only the coordinator runs"
+        yield f"{where}: {some}"
         yield f"  sha256 {code.archive_digest}"
     if code.installed:
         yield f"installed code: {', '.join(code.installed)}"

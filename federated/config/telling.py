@@ -15,13 +15,27 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import VersionsDiffer
 from .resolved import EXPLAINING, deciding
-from .schema import RunConfig
+from .schema import Graph, RunConfig
 
 DISTRIBUTION = "fedpilot"
 
 
+def at_sites(config: RunConfig) -> RunConfig:
+    """A config as sites get it, without code that the coordinator alone runs.
+
+    They get the graph itself, as one from a file.
+    """
+    federation = config.federation
+    if not federation.has_own_topology:
+        return config
+    graph = (config.graph or Graph()).model_copy(update={"file": federation.topology})
+    custom = federation.model_copy(update={"topology": "custom"})
+    return config.model_copy(update={"federation": custom, "graph": graph})
+
+
 def told(config: RunConfig) -> dict[str, Any]:
     """A config as the header of a spec."""
+    config = at_sites(config)
     given: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     for key in EXPLAINING:
         section, _, name = key.partition(".")

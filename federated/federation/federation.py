@@ -152,10 +152,9 @@ class Federation:
         With several sites it is a HybridTopologyManager, which knows where clients are once the
         federation has started.
         """
-        from ..prepare.topology import topology_of
         from .topology_manager import HybridTopologyManager, TopologyManager
 
-        graphs = topology_of(self.config, self.loaded.inputs.data.partition)
+        graphs = self.loaded.inputs.graphs
         if graphs is None:
             return None
         if len(self.gang.sites) > 1:

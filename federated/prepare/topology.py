@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ from fedpilot.mediator.core.assignment import Exchange
 
 from ..config.schema import Graph, RunConfig
 from ..core.population.partitions.partition import Partition
+from ..core.registry import RegistryError, load_dotted
 from ..core.state import Array
-from ..core.topology.graph_files import NotAGraph, read_graph
+from ..core.topology.graph_files import read_graph
 from ..core.topology.mixing import (
     LEAST_WEIGHT,
     PUSH_SUM_UNIT,
@@ -26,7 +27,10 @@ from ..core.topology.mixing import (
     split_by_the_graph,
     uniform,
 )
+from ..core.topology.weighted_edges import NotAGraph, WeightedEdges
+from ..core.user_code.user_errors import account_of
 from ..errors import ConfigError, FederatedError
+from .inputs.blame import blaming, blaming_users_code
 
 if TYPE_CHECKING:
     from ..core.topology.graphs import Topology
@@ -35,14 +39,14 @@ DRAWN = frozenset({"random_regular", "erdos_renyi", "small_world"})
 """Graphs that are drawn at random, once for all rounds; another networkx may draw another one."""
 RECEIVERS, SOURCES, WEIGHTS = "graph/receivers", "graph/sources", "graph/weights"
 """Tensors of a spec."""
-MAY_BE_IN_PARTS = DRAWN | {"custom"}
-"""All others are connected by construction, or over the rounds."""
+OWN_GRAPH = "a function of (client ids, seed) that returns a networkx graph over all clients"
 
 
 def topology_of(config: RunConfig, partition: Partition) -> Topology | None:
     """The graphs of a run's rounds; None if clients share one model.
 
-    Raises ConfigError where there is no such graph with these clients.
+    It calls the user's function, if the config names one. Raises ConfigError where there is no such
+    graph with these clients.
     """
     if not config.federation.is_graph:
         return None
@@ -53,6 +57,8 @@ def topology_of(config: RunConfig, partition: Partition) -> Topology | None:
     graph = config.graph or Graph()
     if name == "custom":
         return _from_file(graph.file or "", partition)
+    if config.federation.has_own_topology:
+        return _from_function(name, partition, config.run.random_seed)
     options = GraphOptions(
         degree=graph.degree,
         probability=graph.probability,
@@ -79,29 +85,55 @@ def _from_file(file: str, partition: Partition) -> Topology:
             allowed="an adjacency matrix (`.csv`), GraphML (`.graphml`) or a list of edges, over "
             "the clients' ids or numbers, below the folder in which the run starts",
         ) from error
-    return Topology.static(found.edges, found.weights)
+    return Topology.static(found.edges, found.weights, found.loops)
 
 
-def exchange_of(config: RunConfig, partition: Partition) -> Exchange | None:
+def _from_function(path: str, partition: Partition, seed: int) -> Topology:
+    from ..core.topology.graphs import Topology
+
+    names = [partition.client_id(place) for place in range(partition.number_of_clients)]
+    key = "federation.topology"
+    with blaming(key, OWN_GRAPH, RegistryError):
+        function = load_dotted(path)
+    with blaming_users_code(key, OWN_GRAPH), blaming(key, OWN_GRAPH, TypeError):
+        made = function(list(names), seed)
+    found = checked_graph(made, names, key, f"`{path}` returns no graph of these clients")
+    return Topology.static(found.edges, found.weights, found.loops)
+
+
+def checked_graph(graph: object, clients: Sequence[str], key: str, what: str) -> WeightedEdges:
+    """What a user's function returned, as edges; raises ConfigError about the key."""
+    from ..core.topology.own_graphs import edges_of
+
+    try:
+        return edges_of(graph, clients)
+    except Exception as error:  # a class of the user's own may raise anything
+        reason = str(error) if isinstance(error, NotAGraph) else account_of(error).reason
+        raise ConfigError.about(key, f"{what}: {reason}", OWN_GRAPH) from error
+
+
+def in_one_part(config: RunConfig) -> bool:
+    """Whether a run's graph is connected by construction, or over the rounds."""
+    federation = config.federation
+    return federation.topology not in DRAWN | {"custom"} and not federation.has_own_topology
+
+
+def exchange_of(config: RunConfig, graphs: Topology | None) -> Exchange | None:
     """Which clients exchange with each other in every round, if their assignment asks for that.
 
     None if clients share one model, or exchange with others in each round.
     """
     if config.federation.assigned_by != "locality":
         return None
-    graphs = topology_of(config, partition)
     if graphs is None or graphs.changes:
         return None
     edges = graphs.of_round(1)
     return Exchange.between(edges.receivers, edges.sources)
 
 
-def graph_digest(config: RunConfig, partition: Partition) -> str:
+def graph_digest(config: RunConfig, graphs: Topology | None) -> str:
     """The digest of a graph that the config does not determine alone; empty for any other."""
-    if config.federation.topology not in MAY_BE_IN_PARTS:
-        return ""
-    graphs = topology_of(config, partition)
-    if graphs is None:
+    if graphs is None or in_one_part(config):
         return ""
     edges = graphs.of_round(1).digest
     if graphs.weights is None or (config.graph or Graph()).weights != "own":
@@ -109,15 +141,13 @@ def graph_digest(config: RunConfig, partition: Partition) -> str:
     return hashlib.sha256(edges.encode() + graphs.weights.astype("<f8").tobytes()).hexdigest()
 
 
-def graph_of_spec(config: RunConfig, partition: Partition) -> dict[str, Array]:
+def graph_of_spec(config: RunConfig, graphs: Topology | None) -> dict[str, Array]:
     """The tensors of a spec that hold a graph which the config alone does not determine.
 
-    A site may have another version of networkx, and lacks the file. Empty for any other graph.
+    A site may have another version of networkx, and lacks the file or the user's code. Empty for
+    any other graph.
     """
-    if config.federation.topology not in MAY_BE_IN_PARTS:
-        return {}
-    graphs = topology_of(config, partition)
-    if graphs is None:
+    if graphs is None or in_one_part(config):
         return {}
     edges = graphs.of_round(1)
     weights = {} if graphs.weights is None else {WEIGHTS: graphs.weights}
@@ -176,7 +206,7 @@ def check_graph(config: RunConfig, graphs: Topology, partition: Partition) -> No
                 allowed = "fewer edges from each client"
         found = f"`{graph.file or name}`: {error.told(partition.client_id)}"
         raise ConfigError.about(key, found, allowed) from error
-    if name in MAY_BE_IN_PARTS:
+    if not in_one_part(config):
         _check_connected(name, graph, graphs, partition)
     if config.federation.pushes and not graphs.changes:
         _check_weights(mixing_of(config, graphs, 1), graph, name, partition)

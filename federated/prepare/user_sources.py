@@ -31,6 +31,7 @@ NAMING = (
     "data.dataset_type",
     "training.loss_function",
     "training.client_update",
+    "federation.topology",
 )
 """The keys that may name code by dotted path, in the order of its digest."""
 LOSSES = "torch.nn.functional"

@@ -11,7 +11,15 @@ from pydantic import Field
 from fedpilot.common.strict_yaml.schema_problems import Conflict
 from fedpilot.common.strict_yaml.wording import Words
 
-from .values import Fraction, NonNegativeFloat, Options, Positive, PositiveFloat, Section
+from .values import (
+    Fraction,
+    NonNegativeFloat,
+    Options,
+    OwnFunction,
+    Positive,
+    PositiveFloat,
+    Section,
+)
 
 
 class Run(Section):
@@ -68,25 +76,29 @@ class FederationConfig(Section):
     """For `trimmed_mean` (required): share of the clients to cut off at each end."""
     server_learning_rate: PositiveFloat = 1.0
     """Step size of the server along the combined update; 1 is plain FedAvg."""
-    topology: Literal[
-        "star",
-        "hierarchical",
-        "ring",
-        "torus",
-        "k_connected",
-        "complete",
-        "random_regular",
-        "erdos_renyi",
-        "small_world",
-        "tree",
-        "matching",
-        "exponential",
-        "custom",
-    ] = "star"
+    topology: (
+        Literal[
+            "star",
+            "hierarchical",
+            "ring",
+            "torus",
+            "k_connected",
+            "complete",
+            "random_regular",
+            "erdos_renyi",
+            "small_world",
+            "tree",
+            "matching",
+            "exponential",
+            "custom",
+        ]
+        | OwnFunction
+    ) = "star"
     """`star`: every client exchanges with the coordinator. `hierarchical`: clients average within
     groups for some rounds, before the groups' sums go to the coordinator; the section `hierarchy`
     describes the groups. The others are graphs, in which a client exchanges with its neighbors; the
-    section `graph` has their parameters."""
+    section `graph` has their parameters. Or your own function `module:function` of (client ids,
+    seed) that returns a networkx graph."""
     assignment: Literal["capacity", "locality", "round_robin"] | None = Field(
         default=None, examples=["round_robin"]
     )
@@ -98,6 +110,16 @@ class FederationConfig(Section):
     def is_graph(self) -> bool:
         """Whether each client has a model of its own, which it mixes with its neighbors'."""
         return self.topology not in ("star", "hierarchical")
+
+    @property
+    def has_own_topology(self) -> bool:
+        """Whether the graph comes from a function of the user's own."""
+        return ":" in self.topology
+
+    @property
+    def may_have_weights(self) -> bool:
+        """Whether the edges of the graph may have weights of their own."""
+        return self.topology == "custom" or self.has_own_topology
 
     @property
     def assigned_by(self) -> str:
@@ -182,7 +204,8 @@ class Graph(Section):
     """What a client takes of each neighbor: 1 / (1 + the larger of both degrees) (`metropolis`).
     With `push_sum`, what it gives to each that receives from it: 1 / (1 + their number)
     (`uniform`). `lazy` halves either, so that a client keeps at least half of its own model. `own`:
-    the weights in the file of a `custom` graph. Left out: `metropolis`, or `uniform`."""
+    the weights of the edges in the file of a `custom` graph, or in the graph that your own function
+    returns. Left out: `metropolis`, or `uniform`."""
     mixing_steps: Annotated[int, Gt(0), Le(1000)] = 1
     """How often neighbors mix in a round."""
 

@@ -115,11 +115,11 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
                 else "a value: this topology has no default",
             )
     pushes, usual = federation.pushes, "uniform" if federation.pushes else "metropolis"
-    if graph.weights == "own" and federation.topology != "custom":
+    if graph.weights == "own" and not federation.may_have_weights:
         yield Conflict(
             key="graph.weights",
             found=f"`own` with {topology}",
-            allowed=f"`{usual}` or `lazy`, or `topology: custom`",
+            allowed=f"`{usual}` or `lazy`, or `topology: custom` or your own function",
         )
     if graph.weights == ("metropolis" if pushes else "uniform"):
         yield Conflict(

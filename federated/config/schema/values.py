@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fedpilot.common.strict_yaml.records import Strict
 from fedpilot.common.strict_yaml.schema_problems import Conflict, conflicting
@@ -60,6 +60,9 @@ Fraction = Annotated[float, Gt(0.0), Le(1.0)]
 PositiveFloat = Annotated[float, Gt(0.0)]
 NonNegativeFloat = Annotated[float, Ge(0.0)]
 Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
+OwnFunction = Annotated[
+    str, Field(pattern=r"^[^:\s]+:[^:\s]+$"), Words("your own `module:function`")
+]
 Bytes = Annotated[int, BeforeValidator(size), Gt(0), Lt(2**63), Words(SIZE_IN_WORDS)]
 
 

@@ -7,39 +7,12 @@ lists of edges.
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree.ElementTree import ParseError
 
-import numpy as np
-import numpy.typing as npt
-
-from .edges import Edges
-
-Floats = npt.NDArray[np.float64]
-
-
-class NotAGraph(Exception):
-    """A file that holds no graph of a run's clients; users see the reason."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightedEdges:
-    """Edges, and the weight of each."""
-
-    edges: Edges
-    weights: Floats
-    """(m,), finite and not negative; 1 where the file has none."""
-
-
-class _Edge(NamedTuple):
-    where: str
-    source: str
-    receiver: str
-    weight: float
+from .weighted_edges import NamedEdge, NotAGraph, WeightedEdges, weighted_edges
 
 
 def read_graph(path: Path, clients: Sequence[str]) -> WeightedEdges:
@@ -55,27 +28,10 @@ def read_graph(path: Path, clients: Sequence[str]) -> WeightedEdges:
         raise NotAGraph(f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise NotAGraph(f"it cannot be read: {error}") from error
-    place_of = _places(found, clients)
-    weights: dict[tuple[int, int], float] = {}
-    for where, source, receiver, weight in found:
-        of, to = place_of[source], place_of[receiver]
-        if not (math.isfinite(weight) and weight >= 0):
-            raise NotAGraph(f"{where}: the weight {weight:g} is negative or not finite")
-        if of == to or weight == 0:
-            continue
-        for edge in ((to, of),) if directed else ((to, of), (of, to)):
-            if weights.setdefault(edge, weight) != weight:
-                both = f"{weights[edge]:g} and {weight:g}"
-                raise NotAGraph(
-                    f"{where}: the edge between {source} and {receiver} has two weights, {both}"
-                )
-    ends = np.array(list(weights), dtype=np.int64).reshape(-1, 2)
-    order = np.lexsort((ends[:, 1], ends[:, 0]))
-    edges = Edges.of(len(clients), ends[:, 0], ends[:, 1])
-    return WeightedEdges(edges, np.array(list(weights.values()), dtype=np.float64)[order])
+    return weighted_edges(found, clients, directed=directed)
 
 
-def _read(path: Path, clients: Sequence[str]) -> tuple[list[_Edge], bool]:
+def _read(path: Path, clients: Sequence[str]) -> tuple[list[NamedEdge], bool]:
     """Edges in the order of the file, and whether they are directed."""
     match path.suffix.lower():
         case ".csv":
@@ -86,7 +42,7 @@ def _read(path: Path, clients: Sequence[str]) -> tuple[list[_Edge], bool]:
             return list(_of_lines(path.read_text(encoding="utf-8"))), False
 
 
-def _of_matrix(text: str, clients: Sequence[str]) -> Iterator[_Edge]:
+def _of_matrix(text: str, clients: Sequence[str]) -> Iterator[NamedEdge]:
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if len(rows) != len(clients):
         raise NotAGraph(
@@ -98,10 +54,10 @@ def _of_matrix(text: str, clients: Sequence[str]) -> Iterator[_Edge]:
             raise NotAGraph(f"{where}: {len(row)} entries for {len(clients)} clients")
         for entry, receiver in zip(row, clients, strict=True):
             if weight := _weight(entry, where):
-                yield _Edge(where, source, receiver, weight)
+                yield NamedEdge(where, source, receiver, weight)
 
 
-def _of_lines(text: str) -> Iterator[_Edge]:
+def _of_lines(text: str) -> Iterator[NamedEdge]:
     for number, line in enumerate(text.splitlines(), 1):
         said = line.partition("#")[0].strip()
         parts = said.split(",") if "," in said else said.split()
@@ -111,10 +67,10 @@ def _of_lines(text: str) -> Iterator[_Edge]:
         if len(parts) not in (2, 3):
             raise NotAGraph(f"{where}: {said[:60]!r} is not two nodes and perhaps a weight")
         source, receiver, *weight = (part.strip() for part in parts)
-        yield _Edge(where, source, receiver, _weight(weight[0], where) if weight else 1.0)
+        yield NamedEdge(where, source, receiver, _weight(weight[0], where) if weight else 1.0)
 
 
-def _of_graphml(path: Path) -> tuple[list[_Edge], bool]:
+def _of_graphml(path: Path) -> tuple[list[NamedEdge], bool]:
     import networkx as nx
 
     try:
@@ -125,7 +81,7 @@ def _of_graphml(path: Path) -> tuple[list[_Edge], bool]:
     for source, receiver, content in graph.edges(data=True):
         where = f"the edge from {source} to {receiver}"
         weight = _weight(str(content.get("weight", 1.0)), where)
-        found.append(_Edge(where, str(source), str(receiver), weight))
+        found.append(NamedEdge(where, str(source), str(receiver), weight))
     return found, bool(graph.is_directed())
 
 
@@ -134,23 +90,3 @@ def _weight(text: str, where: str) -> float:
         return float(text)
     except ValueError:
         raise NotAGraph(f"{where}: {text[:60]!r} is not a number") from None
-
-
-def _places(found: Sequence[_Edge], clients: Sequence[str]) -> Mapping[str, int]:
-    """The place of each node among the clients, by its id or else by its number."""
-    where: dict[str, str] = {}
-    for edge in found:
-        where.setdefault(edge.source, edge.where)
-        where.setdefault(edge.receiver, edge.where)
-    by_id = {client: place for place, client in enumerate(clients)}
-    strangers = [name for name in where if name not in by_id]
-    if not strangers:
-        return by_id
-    by_number = {str(place): place for place in range(len(clients))}
-    if all(name in by_number for name in where):
-        return by_number
-    name = next((each for each in strangers if each not in by_number), strangers[0])
-    raise NotAGraph(
-        f"{where[name]}: no client is called {name[:60]!r}; clients are {clients[0]} to "
-        f"{clients[-1]}, or 0 to {len(clients) - 1}"
-    )

@@ -70,11 +70,15 @@ class Topology:
     """Whether each round has another graph."""
     weights: npt.NDArray[np.float64] | None = None
     """Of each edge, in a graph that has weights of its own."""
+    loops: int = 0
+    """Edges from a node to itself that were found, and count for nothing."""
 
     @classmethod
-    def static(cls, edges: Edges, weights: npt.NDArray[np.float64] | None = None) -> Topology:
+    def static(
+        cls, edges: Edges, weights: npt.NDArray[np.float64] | None = None, loops: int = 0
+    ) -> Topology:
         """One graph for all rounds."""
-        return cls(edges.nodes, lambda _: edges, weights=weights)
+        return cls(edges.nodes, lambda _: edges, weights=weights, loops=loops)
 
 
 def topology(name: TopologyName, nodes: int, options: GraphOptions, seed: int) -> Topology:

@@ -29,8 +29,10 @@ from fedpilot.mediator.core.health import SiteState, works
 from fedpilot.mediator.wire.messages import SiteStanding
 
 from ...config.schema import RunConfig
+from ...config.telling import at_sites
 from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
 from ...prepare.user_code import UserCode, attached
+from ...prepare.user_sources import own_code
 from ..run_folder.folder import replace_text
 from ..sites.membership_watcher import MembershipWatcher
 from ..sites.sources import Declarations, SiteSource, StartedRun
@@ -161,7 +163,9 @@ class MediatorSites(SiteSource):
 
     def told(self, spec: Payload) -> Payload:
         """A site's spec of the federation, with the code that came with the run."""
-        return spec if self._code is None else attached(spec, self._code)
+        if self._code is None or not own_code(at_sites(self._config)):
+            return spec
+        return attached(spec, self._code)
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Bring in, drain and give up sites as they come, drain and go, until `undo`."""

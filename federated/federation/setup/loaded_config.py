@@ -56,7 +56,7 @@ class LoadedConfig:
 
     def identity_of(self, config: RunConfig) -> str:
         """The identity with another config over the same code and data."""
-        graph = graph_digest(config, self.inputs.data.partition)
+        graph = graph_digest(config, self.inputs.graphs)
         return identity(config, self.code.digest, self.inputs.data_digest + graph)
 
     def among(self, sites: Sequence[str]) -> tuple[str, ...]:
@@ -195,6 +195,7 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
     with uncollected():
         from ...prepare.inputs.data_at_sites import gather_declared
         from ...prepare.inputs.local_data import gather
+        from ...prepare.inputs.run_inputs import with_graphs
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError.about(
@@ -202,7 +203,8 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
             found="true, but tensorboardX is not installed",
             allowed="false, or `pip install 'fedpilot[tensorboard]'`",
         )
-    return gather(config) if declared is None else gather_declared(config, declared)
+    made = gather(config) if declared is None else gather_declared(config, declared)
+    return with_graphs(config, made)
 
 
 def execution_of(config: RunConfig) -> list[Any]:

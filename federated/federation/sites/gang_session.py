@@ -114,7 +114,7 @@ class GangSession:
         mediator.membership.assign(
             loaded.inputs.population,
             None if union is None else union.pinned,
-            exchange_of(config, loaded.inputs.data.partition) if len(promises) > 1 else None,
+            exchange_of(config, loaded.inputs.graphs) if len(promises) > 1 else None,
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()
@@ -175,6 +175,6 @@ class GangSession:
         if loaded.config.run.reproducible == "strict" and (there := self.workers):
             header["like"] = there[0]
         if self._graph is None:
-            self._graph = graph_of_spec(loaded.config, loaded.inputs.data.partition)
+            self._graph = graph_of_spec(loaded.config, loaded.inputs.graphs)
         spec = Payload(kind="federation", header=header, tensors=self._graph)
         return self._source.told(spec)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ...algorithms import algorithm_of
 from ...config.schema import RunConfig
@@ -19,6 +20,9 @@ from ...core.sums.updates import bytes_of_one
 from ...errors import ConfigError
 from ..costs import check_aggregation, check_budget
 from ..topology import check_graph, topology_of
+
+if TYPE_CHECKING:
+    from ...core.topology.graphs import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class RunInputs:
     here: range
     union: Union | None = None
     """The clients of each site; only at the coordinator of data at sites."""
+    graphs: Topology | None = None
+    """Who exchanges with whom, on a graph; at the coordinator only."""
 
     @property
     def population(self) -> int:
@@ -123,15 +129,19 @@ def inputs_of(
 
 
 def affordable(config: RunConfig, inputs: RunInputs) -> RunInputs:
-    """Check that memory and the traffic budget suffice for a round; ConfigError if not.
-
-    Or that the clients' graph can be made, and is connected.
-    """
-    if (graphs := topology_of(config, inputs.data.partition)) is not None:
-        check_graph(config, graphs, inputs.data.partition)
+    """Check that memory and the traffic budget suffice for a round; ConfigError if not."""
     check_aggregation(config.federation, inputs.cohort_size, inputs.bytes_of_update)
     check_budget(config, inputs.costs(config))
     return inputs
+
+
+def with_graphs(config: RunConfig, inputs: RunInputs) -> RunInputs:
+    """The inputs with the graphs of a run, made once; ConfigError for none that can be used."""
+    graphs = topology_of(config, inputs.data.partition)
+    if graphs is None:
+        return inputs
+    check_graph(config, graphs, inputs.data.partition)
+    return replace(inputs, graphs=graphs)
 
 
 def _cohort_size(config: RunConfig, population: int) -> int:

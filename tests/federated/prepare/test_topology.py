@@ -49,7 +49,8 @@ def ring(tmp_path: Path) -> RunConfig:
 def test_a_graph_from_a_file_is_the_same_where_the_file_is_not(
     ring: RunConfig, partition: Partition, tmp_path: Path
 ) -> None:
-    here, told = topology_of(ring, partition), graph_of_spec(ring, partition)
+    here = topology_of(ring, partition)
+    told = graph_of_spec(ring, here)
     (tmp_path / "ring.edges").unlink()
     there = topology_at_site(ring, partition, told)
     assert here is not None
@@ -64,7 +65,8 @@ def test_a_random_graph_is_the_same_where_another_would_be_drawn(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = config("erdos_renyi", probability=0.5)
-    here, told = topology_of(drawn, partition), graph_of_spec(drawn, partition)
+    here = topology_of(drawn, partition)
+    told = graph_of_spec(drawn, here)
     monkeypatch.setattr("fedpilot.federated.core.topology.graphs._drawn", lambda seed: seed + 1)
     other, there = topology_of(drawn, partition), topology_at_site(drawn, partition, told)
     assert here is not None
@@ -75,7 +77,8 @@ def test_a_random_graph_is_the_same_where_another_would_be_drawn(
 
 @pytest.mark.parametrize("topology", ["ring", "torus", "matching"])
 def test_what_the_config_determines_is_not_sent(topology: str, partition: Partition) -> None:
-    assert graph_of_spec(config(topology), partition) == {}
+    named = config(topology)
+    assert graph_of_spec(named, topology_of(named, partition)) == {}
 
 
 def edges(*ends: tuple[int, int], **more: Array) -> dict[str, Array]:
