@@ -21,7 +21,8 @@ from .site_orders import OrderForm
 
 
 class CountedRounds:
-    """The records of one run; `what` is `counted` (training) or `judged` (evaluation)."""
+    """The records of one run; `what` is `counted` (training), `judged` (evaluation) or `nodes`
+    (evaluation of clients' own models)."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -68,9 +69,9 @@ class CountedRounds:
             )
         return found
 
-    def mask(self, round_number: int, whole: int) -> Mask | None:
-        """The clients of the cohort that counted in a round's training; None without a record."""
-        found = self._read(self._path_of("counted", round_number))
+    def mask(self, what: str, round_number: int, whole: int) -> Mask | None:
+        """The clients in a record that is a bitmap of the cohort; None without a record."""
+        found = self._read(self._path_of(what, round_number))
         return None if found is None else unpacked(found.counted, whole)
 
     def late(self, counted: Counted | None) -> list[Late]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fedpilot.mediator import FederationMediator, Payload, Share
 
@@ -24,6 +25,9 @@ from .late_orders import LateOrders
 from .participation_record import CountedRounds
 from .site_limits import SiteLimits
 from .site_orders import OrderForm, OrderSender
+
+if TYPE_CHECKING:
+    from ...core.topology.graphs import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,8 @@ class RunContext:
     membership: Membership
     """Derives the clients of a round's share."""
     partition: Partition
+    graphs: Topology | None
+    """Of the run's rounds; None if clients share one model."""
     test_samples: int
     told: Callable[[str], Exactness]
     """Site -> how exactly its samples may be shown."""

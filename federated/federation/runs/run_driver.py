@@ -105,6 +105,7 @@ class RunDriver:
             enough=inputs.enough,
             membership=self._loaded.membership(),
             partition=inputs.data.partition,
+            graphs=inputs.graphs,
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
         )

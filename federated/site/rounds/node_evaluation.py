@@ -19,7 +19,7 @@ from fedpilot.mediator import Payload
 
 from ...config.schema import RunConfig
 from ...core.population.sampling import Indices
-from ...core.population.shares import held, taken
+from ...core.population.shares import held, taken, unpacked
 from ...core.rounds.node_scores import NodesEvaluated, nodes_evaluated, samples_evaluated
 from ...prepare.inputs.run_inputs import RunInputs
 from ..object_store import INLINE_BYTES
@@ -45,6 +45,7 @@ class NodeEvaluator:
         """The samples of the test set; None if each client is evaluated on its own samples."""
         if config.evaluation.where == "coordinator":
             self._test = samples_evaluated(which, len(inputs.data.test_y), seed)
+        self._population = inputs.population
         self._bytes_of_one = max(1, inputs.bytes_of_update)
 
     def evaluate(self, header: Mapping[str, Any], model: SharedModel, site: Surroundings) -> Answer:
@@ -52,6 +53,8 @@ class NodeEvaluator:
         states = site.states
         assert states is not None
         clients = self._nodes[held(self._nodes, taken(header["share"]))]
+        if (counted := header.get("counted")) is not None:
+            clients = clients[unpacked(counted, self._population)[clients]]
         answer: Answer = Future()
 
         def work() -> None:

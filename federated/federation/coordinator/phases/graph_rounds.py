@@ -33,7 +33,6 @@ from ....core.rounds.sitting_out import late_told, left_by
 from ....core.state import State
 from ....core.sums.amounts import AnswerRefused
 from ....errors import VersionsDiffer
-from ....prepare.topology import topology_of
 from ..gather import Answered, Answers, Gather, Part, gather, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import GIVING, MIXING, TAKING, TRAINING
@@ -161,7 +160,7 @@ class GraphRounds:
         A graph that changes connects its clients over several rounds, and counts as one part.
         """
         run = self._run
-        graphs = topology_of(run.config, run.partition)
+        graphs = run.graphs
         if graphs is None or graphs.changes:
             return ""
         from ....core.topology.connectivity import components, in_words
@@ -182,7 +181,8 @@ class GraphRounds:
         """The last round before this one in which each client counted, (population,)."""
         if self._left_by[0] != number:
             read = self._run.counted.mask
-            self._left_by = number, left_by(number, population, lambda n: read(n, population))
+            found = left_by(number, population, lambda n: read("counted", n, population))
+            self._left_by = number, found
         return self._left_by[1]
 
     # -- one mixing step --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 from fedpilot.mediator import Payload, Share
 
 from ....core.population.sampling import Indices
-from ....core.population.shares import held
+from ....core.population.shares import Mask, held, packed
 from ....core.rounds.node_scores import (
     NodeScores,
     NodesEvaluated,
@@ -19,12 +19,16 @@ from ....core.rounds.node_scores import (
     nodes_evaluated,
     samples_evaluated,
 )
-from ....core.rounds.participation import Rules
+from ....core.rounds.participation import Rules, least
 from ....core.sums.amounts import AnswerRefused
 from ...setup.global_model import GlobalModel
 from ..gather import Answered, gather, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import NODES
+from .graph_rounds import clients_of
+
+RECORD = "nodes"
+"""The kind of the record of the clients whose models were evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,28 +93,48 @@ class NodeEvaluationPhase:
             self._test_samples = len(samples_evaluated(which, run.test_samples, seed))
 
     def evaluate(self, model: GlobalModel) -> NodeScores | None:
-        """The scores of the clients' models after the model's round; None if none is asked for."""
-        run, count = self._run, len(self._nodes)
-        if not count:
+        """The scores of the clients' models after the model's round; None if none is asked for.
+
+        A client that sat the round out has no model of it.
+        """
+        run, number = self._run, model.round_number
+        if not len(self._nodes):
             return None
-        query = NodesQuery(
-            kind=NODES,
-            model=model,
-            round_number=model.round_number,
-            header={"journal": str(run.folder.journal)},
-            variant="nodes",
-            run=run,
+        recorded = run.counted.read(RECORD, number, model.digest)
+        mask = run.counted.mask("counted" if recorded is None else RECORD, number, run.asked)
+        there = self._nodes if mask is None else self._nodes[mask[self._nodes]]
+        query = self._query(model, there, mask)
+        participation, count = run.config.participation, len(there)
+        rules = Rules(
             whole=count,
-            nodes=self._nodes,
-            test_samples=self._test_samples,
+            enough=count,
+            least=count if recorded else least(count, participation.quorum),
+            wait_s=participation.wait_for_sites_s,
         )
-        wait_s = run.config.participation.wait_for_sites_s
-        rules = Rules(whole=count, enough=count, least=count, wait_s=wait_s)
         parts = [each for each in parts_of(run.mediator) if query.most(each.share)]
         clock = time.perf_counter
         answers = gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
+        if rules.by_clock:
+            some = clients_of([each.part for each in answers.all], run.asked)
+            run.counted.write(
+                RECORD, query, run.asked, answers, packed(there[some[there]], run.asked)
+            )
         correct, samples = (
-            np.concatenate([each.payload.tensors[name] for each in answers.all])
+            np.concatenate([np.arange(0), *(each.payload.tensors[name] for each in answers.all)])
             for name in ("correct", "samples")
         )
         return node_scores(correct, samples)
+
+    def _query(self, model: GlobalModel, nodes: Indices, mask: Mask | None) -> NodesQuery:
+        counted = {} if mask is None else {"counted": packed(np.flatnonzero(mask), len(mask))}
+        return NodesQuery(
+            kind=NODES,
+            model=model,
+            round_number=model.round_number,
+            header={"journal": str(self._run.folder.journal), **counted},
+            variant="nodes",
+            run=self._run,
+            whole=len(nodes),
+            nodes=nodes,
+            test_samples=self._test_samples,
+        )
