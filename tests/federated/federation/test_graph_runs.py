@@ -256,7 +256,7 @@ def test_tensors_that_do_not_move_are_the_models(
         ({"federation__clients_per_round": 5}, "federation.clients_per_round", "all clients"),
         ({"federation__server_learning_rate": 0.5}, "federation.server_learning_rate", "no server"),
         ({"participation__deadline_s": 5.0}, "participation.deadline_s", "all clients"),
-        ({"participation__quorum": 0.5}, "participation.quorum", "all clients"),
+        ({"participation__over_sampling": 0.5}, "participation.over_sampling", "all clients"),
         ({"training__client_update": "mine:update"}, "training.client_update", "keep models"),
         ({"federation__topology": "k_connected"}, "graph.degree", "without `degree`"),
         ({"federation__topology": "custom"}, "graph.file", "without `file`"),
