@@ -22,6 +22,7 @@ MODULES = (
     "training.accuracy",
     "training.busy_machine",
     "training.topologies",
+    "training.spilled",
     "clusters.reserve",
     "clusters.tasks",
     "mediation.transfer",

@@ -54,6 +54,7 @@ def check(config: Path, overrides: Sequence[str], archive: Path | None, as_json:
         if archive is not None:
             _write_code(federation, config, archive)
         federation.settle_execution()
+        federation.loaded.check_disk()
         facts = _facts(federation)
         if as_json:
             print_json({"config": federation.config.model_dump(mode="json"), **facts})
@@ -72,6 +73,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
         "clients_per_round": loaded.cohort_size,
         "groups": _groups(loaded),
         "graph": _graph(loaded),
+        "spilled": _spilled(loaded),
         "sites": list(loaded.config.sites.names),
         "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
         "labels_per_client": None if labels is None else round(labels, 2),
@@ -85,6 +87,16 @@ def _facts(federation: Federation) -> dict[str, Any]:
         "code_files": list(loaded.code.files),
         "data_digest": loaded.inputs.data_digest,
     }
+
+
+def _spilled(loaded: LoadedConfig) -> dict[str, int] | None:
+    """Bytes of the models that a graph's sites keep in files; None if all fit into memory."""
+    from ..prepare.costs import models_limit
+
+    if (spilled := loaded.spilling) is None:
+        return None
+    limit = models_limit(loaded.config)
+    return {"limit": limit, "models": spilled.models, "disk": spilled.models + spilled.saved}
 
 
 def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
@@ -177,6 +189,12 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
             models = f"{graph['crossing_models']:,} models ({crossing})"
             when = "the first round" if graph["changes"] else "a round"
             yield f"about {models} cross between them in {when}"
+    if (spilled := facts["spilled"]) is not None:
+        models, disk = in_bytes(spilled["models"]), in_bytes(spilled["disk"])
+        limit = in_bytes(spilled["limit"])
+        yield f"the clients' models, before and after a round, are {models}: more than the"
+        yield f"{limit} of `resources.store_bytes` at a site, so they lie in files;"
+        yield f"with those saved they take up to {disk} of disk"
     if total := facts["bytes_of_updates"]:
         yield (
             f"`{federation.aggregation_strategy}` keeps every update of a round: {cohort:,} "

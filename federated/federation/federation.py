@@ -77,6 +77,7 @@ class Federation:
         read, of_file, placed = read_config(config, overrides)
         name = name or of_file
         self._events = EventBus(observers)
+        self._is_here = source is None
         with ExitStack() as undo:
             at = source or sites_here(read, sites, cluster)
             undo.callback(at.close)
@@ -249,6 +250,8 @@ class Federation:
         """
         if parent is not None:
             return self._runs.continue_from(parent, run_id, progress=progress)
+        if self._is_here:
+            self.loaded.check_disk()
         return self._runs.begin(run_id, progress=progress)
 
     def resume(self, run_id: str, *, progress: bool = False) -> RunResult:

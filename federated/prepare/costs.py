@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 
 from fedpilot.common.text.amounts import in_bytes
 from fedpilot.mediator.core.traffic import Budget
@@ -16,9 +18,11 @@ from ..core.algorithm import Needs
 from ..core.rounds.round_costs import Costs, Judges, fitting
 from ..errors import ConfigError
 
-KEPT_SHARE, MODELS_SHARE = 0.25, 0.15
+KEPT_SHARE, MODELS_SHARE = 0.25, 0.3
 """Share of a machine's memory for a round's updates, of which up to three copies exist on the way;
-and for the models of a graph's clients, of which there are up to five."""
+and for the models of a graph's clients, before and after a round, unless the config says more."""
+SAVED = 4
+"""Rounds whose models a graph's sites have saved at most: two checkpoints, and the last two."""
 
 
 def budget_of(config: RunConfig) -> Budget:
@@ -62,21 +66,60 @@ def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: i
             found=f"{section.trim:g} of {cohort} clients per round, which cuts off none",
             allowed="more clients per round, a larger share, or `median`",
         )
-    if algorithm_of(section).needs is Needs.SUM and not section.is_graph:
+    if algorithm_of(section).needs is Needs.SUM:
         return
-    keeps, share = "every update of a round", KEPT_SHARE
-    instead = "`fedavg`, or at most {:,} clients per round of this model"
-    if section.is_graph:
-        keeps, share = "the model of each client", MODELS_SHARE
-        instead = "`topology: star`, or at most {:,} clients of this model"
     memory, bytes_of_all = machine_memory(), cohort * bytes_of_update
-    if bytes_of_all > memory * share:
+    if bytes_of_all > memory * KEPT_SHARE:
+        most = int(memory * KEPT_SHARE) // bytes_of_update
         raise ConfigError.about(
             "federation.aggregation_strategy",
-            found=f"`{section.aggregation_strategy}` keeps {keeps}: {cohort:,} clients of "
-            f"{in_bytes(bytes_of_update)} are {in_bytes(bytes_of_all)}, more than {share:.0%} of "
-            f"the {in_bytes(memory)} of memory here",
-            allowed=instead.format(int(memory * share) // bytes_of_update),
+            found=f"`{section.aggregation_strategy}` keeps every update of a round: {cohort:,} "
+            f"clients of {in_bytes(bytes_of_update)} are {in_bytes(bytes_of_all)}, more than "
+            f"{KEPT_SHARE:.0%} of the {in_bytes(memory)} of memory here",
+            allowed=f"`fedavg`, or at most {most:,} clients per round of this model",
+        )
+
+
+def models_limit(config: RunConfig) -> int:
+    """Bytes of memory for the models of a graph's clients at one site."""
+    if (given := config.resources.store_bytes) is not None:
+        return given
+    return int(machine_memory() * MODELS_SHARE) // len(config.sites.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Spilling:
+    """Clients' models that are too much for their sites' memory."""
+
+    models: int
+    """Bytes of those that a site works on, over all sites."""
+    saved: int
+    """Bytes of those that are saved for later rounds and a resume."""
+
+
+def spilling(config: RunConfig, clients: int, bytes_of_model: int) -> Spilling | None:
+    """What a graph's sites spill, if they have as many clients each; None if they spill nothing."""
+    each = -(-clients // len(config.sites.names))
+    if not config.federation.is_graph or 2 * each * bytes_of_model <= models_limit(config):
+        return None
+    return Spilling(2 * clients * bytes_of_model, SAVED * clients * bytes_of_model)
+
+
+def check_disk(config: RunConfig, clients: int, bytes_of_model: int) -> None:
+    """Raise ConfigError if the disk of a run's folder has no room for what a graph spills."""
+    spilled = spilling(config, clients, bytes_of_model)
+    if spilled is None:
+        return
+    folder = Path(config.outputs.folder).absolute()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    free, wanted = disk_usage(there).free, spilled.models + spilled.saved
+    if free < wanted:
+        raise ConfigError.about(
+            "outputs.folder",
+            found=f"`{config.outputs.folder}`, on a disk with {in_bytes(free)} left: the models of "
+            f"{clients:,} clients exceed the {in_bytes(models_limit(config))} of "
+            f"`resources.store_bytes`, and need {in_bytes(wanted)} there",
+            allowed=f"a larger disk, or at most {clients * free // wanted:,} clients of this model",
         )
 
 

@@ -31,7 +31,7 @@ from .workers.pool import SharedModel
 INLINE_BYTES = 100_000
 """States up to this size travel as plain arguments; larger ones once through the fabric's store."""
 STORE_BYTES = 1 << 30
-"""Model states that a site keeps in memory; more go to disk."""
+"""Model states that a site keeps in memory by default; more go to disk."""
 
 
 @dataclass(slots=True)
@@ -179,10 +179,12 @@ class GlobalObjectStore:
 class SharedModels:
     """The models that a site's workers share: the latest of rounds, and those of single nodes."""
 
-    def __init__(self, site: str, put: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, site: str, put: Callable[[Any], Any], limit_bytes: int = STORE_BYTES
+    ) -> None:
         self._site, self._put = site, put
         self._slots = itertools.cycle(f"model/{slot}" for slot in range(KEEP))
-        self._store = GlobalObjectStore(put, limit_bytes=STORE_BYTES)
+        self._store = GlobalObjectStore(put, limit_bytes=limit_bytes)
 
     def of_round(self, key: str, state: State) -> tuple[State, SharedModel]:
         """A round's model: from this order, or from an earlier one.

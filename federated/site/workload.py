@@ -49,7 +49,7 @@ from .disclosure.disclosure_gate import DisclosureGate
 from .disclosure.policy_facts import covered, wants
 from .evaluation import Evaluator
 from .node_placement import NodePlacement
-from .object_store import SharedModels
+from .object_store import STORE_BYTES, SharedModels
 from .orders import Answer, execution_of, key_of
 from .rounds.graph_mixing import GraphMixing
 from .rounds.graph_part import GraphPart, part_of
@@ -181,7 +181,8 @@ class FederatedWorkload:
             on_event=self._on_pool_event,
             on_idle=lambda: self._nodes.evict_idle(),
         )
-        self._models = SharedModels(self._site, gang.put)
+        limit = resources.store_bytes or STORE_BYTES
+        self._models = SharedModels(self._site, gang.put, limit)
         self._nodes = nodes = SingleNodes(
             self._placement,
             self._pool,
@@ -264,7 +265,7 @@ class FederatedWorkload:
         )
         surroundings = self._surroundings(self._states_in(header, cohort.clients))
         if self._graphs is not None:
-            part = self._part_at_work(cohort.clients, self._graphs)
+            part = self._part_at_work(cohort.clients, self._graphs, Path(self._kept_in(header)))
             left_by = late_taken(header.get("late", []), part.clients, key.round_number - 1)
             self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part, left_by)
             self._attempt_key = _attempt_of(header)
@@ -305,10 +306,10 @@ class FederatedWorkload:
         states = self._memory.of_round(path, header["round"], oldest_checkpoint=0)
         return self._node_evaluator.evaluate(header, model, self._surroundings(states))
 
-    def _part_at_work(self, clients: Indices, graphs: Topology) -> GraphPart:
+    def _part_at_work(self, clients: Indices, graphs: Topology, folder: Path) -> GraphPart:
         part = self._part
         if part is None or not np.array_equal(np.sort(part.clients), clients):
-            self._part = part = part_of(self._config, self._inputs, graphs, clients)
+            self._part = part = part_of(self._config, self._inputs, graphs, clients, folder)
         return part
 
     def _give_states(self, order: Payload) -> Answer:

@@ -23,7 +23,7 @@ from ...core.population.federated_data.union import described
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
 from ...errors import ConfigError, Problem
-from ...prepare.costs import rounds_within
+from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
 from ...prepare.topology import graph_digest
@@ -86,6 +86,18 @@ class LoadedConfig:
                     "several sites",
                     allowed="leave it out: what clients exchange is not planned yet",
                 )
+
+    @property
+    def spilling(self) -> Spilling | None:
+        """The clients' models that sites with as many clients each keep in files, if any."""
+        return spilling(self.config, self.inputs.population, self.inputs.bytes_of_update)
+
+    def check_disk(self) -> None:
+        """Raise ConfigError if this machine's disk has no room for those of a new run."""
+        try:
+            check_disk(self.config, self.inputs.population, self.inputs.bytes_of_update)
+        except ConfigError as error:
+            raise self.located(error) from error
 
     def settle_execution(self, emit: Emit) -> None:
         """Choose how a chunk is computed; raises ConfigError for what does not suit the model."""

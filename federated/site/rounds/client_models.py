@@ -1,16 +1,18 @@
-"""The models of a graph's clients in a site's memory: mixed there, and kept for the next round.
+"""The models of a graph's clients at a site: mixed there, and kept for the next round.
 
-Memory is used again: to get as much anew from the system takes as long as to mix.
+They lie in memory, or beyond a limit in files that are mapped, and then are worked on block by
+block. Memory is used again: to get as much anew from the system takes as long as to mix.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,8 @@ from ...engine.compiled.mixing import (
     mix,
     squared_distances,
 )
-from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack
-from ..states.shared_memory import SharedStack
+from ..states.layouts import PUSH_SUM_WEIGHT, Layout, as_slice
+from ..states.shared_memory import SharedStack, Spill
 
 THREADS = min(8, usable_cpus())
 """They mix while the workers wait."""
@@ -37,6 +39,8 @@ THREADS = min(8, usable_cpus())
 
 LARGEST = 1e250
 """Squared distances from here on count for nothing: such a model is useless."""
+WIDTH = 1 << 12
+"""Bytes of a spilled model that are mixed at a time, at least: fewer are slow to read."""
 
 
 class ModelsInMemory:
@@ -45,9 +49,10 @@ class ModelsInMemory:
     A round owns what it takes: it may write into it, and need not return it.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        """For models of this layout."""
+    def __init__(self, layout: Layout, limit_bytes: int, spill: Spill) -> None:
+        """For models of this layout; they are spilled if both stacks exceed the limit."""
         self._layout = layout
+        self._limit_bytes, self._spill = limit_bytes, spill
         self._lock = threading.Lock()
         self._last: tuple[int, SharedStack] | None = None
         self._spare: SharedStack | None = None
@@ -63,7 +68,8 @@ class ModelsInMemory:
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is None or len(spare.stack) < count:
-            return SharedStack(self._layout, count)
+            fits = 2 * count * self._layout.length <= self._limit_bytes
+            return SharedStack(self._layout, count, None if fits else self._spill)
         return spare
 
     def keep(self, round_number: int, models: SharedStack, spare: SharedStack) -> None:
@@ -72,15 +78,32 @@ class ModelsInMemory:
             self._last, self._spare = (round_number, models), spare
 
 
-def largest_of(models: Stack, mean: State, names: Iterable[str]) -> dict[str, Floats]:
-    """By name of a tensor: each client's largest move from the mean before the round."""
-    columns = models.columns
-    return {
-        name: largest(
-            _at_least_float32(columns[name].reshape(len(models), -1)), in_a_row(mean[name])
-        )
-        for name in names
-    }
+def largest_of(
+    models: SharedStack, there: slice | Indices, mean: State, names: Iterable[str]
+) -> dict[str, Floats]:
+    """By name of a tensor: the largest move of each client there from the mean before the round."""
+    references = {name: in_a_row(mean[name]) for name in names}
+    found: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in references}
+    for part in models.parts(there):
+        columns = part.columns
+        for name, reference in references.items():
+            rows = _at_least_float32(columns[name].reshape(len(part), -1))
+            found[name].append(largest(rows, reference))
+    return {name: np.concatenate(each) for name, each in found.items()}
+
+
+def column_of(models: SharedStack, there: slice, name: str) -> Array:
+    """A copy of one of the small arrays of the models there, (k, size)."""
+    kind, columns = models.stack.layout.words(name)
+    found = [part.rows.view(kind)[:, columns] for part in models.parts(there)]
+    return np.concatenate(found or [np.zeros((0, columns.stop - columns.start), kind)])
+
+
+def write_column(models: SharedStack, name: str, values: Array) -> None:
+    """Write such an array (k, size) into the first models."""
+    kind, columns = models.stack.layout.words(name)
+    for some in models.blocks(slice(0, len(values))):
+        models.stack.rows.view(kind)[some, columns] = values[some]
 
 
 def beyond_range(
@@ -92,8 +115,9 @@ def beyond_range(
 
 
 def mix_models(
-    models: Stack,
-    into: Stack,
+    models: SharedStack,
+    into: SharedStack,
+    sources: int,
     mean: State,
     sizes: Mapping[str, Floats],
     mixing: Mixing,
@@ -102,46 +126,113 @@ def mix_models(
 ) -> None:
     """Write each mixture into its row of a stack of the same layout; of counters, the maxima.
 
-    `models` has a row for each source of the mixing.
+    The first rows of `models` are the `sources` of the mixing.
     """
-    ends = np.linspace(0, mixing.nodes, THREADS + 1).astype(int).tolist()
-    parts = [slice(first, last) for first, last in pairwise(ends)]
-    for name, *_ in models.layout.arrays:
-        kind, columns = models.layout.words(name)
-        rows, made = models.rows.view(kind), into.rows.view(kind)
+    layout, there = models.stack.layout, slice(0, sources)
+    for name, *_ in layout.arrays:
         if name == PUSH_SUM_WEIGHT:
-            made[: mixing.nodes, columns] = mixing.totals[:, None]
+            write_column(into, name, mixing.totals[:, None])
             continue
         if name not in exponents:
-            made[: mixing.nodes, columns] = _most_of_neighbors(rows[:, columns], mixing)
+            write_column(into, name, _most_of_neighbors(column_of(models, there, name), mixing))
             continue
-        reference, most = in_a_row(mean[name]), bound(sizes[name], mixing, exponents[name])
-        result = made
-        if kind.itemsize < 4:
-            rows = _at_least_float32(rows[:, columns])
-            result, columns = np.empty_like(rows), slice(None)
-        within = partial(
-            mix, rows, reference, mixing, exponents[name], most, result, columns=columns
-        )
-        list(threads.map(within, parts))
-        if result is not made:
-            made[: mixing.nodes, models.layout.words(name)[1]] = result[: mixing.nodes]
+        most = bound(sizes[name], mixing, exponents[name])
+        _mix_tensor(name, models, into, sources, mean[name], most, mixing, exponents[name], threads)
 
 
-def squares_of(models: Stack, mean: State, names: Iterable[str], there: slice | Indices) -> int:
+def _mix_tensor(
+    name: str,
+    models: SharedStack,
+    into: SharedStack,
+    sources: int,
+    mean: Array,
+    most: int,
+    mixing: Mixing,
+    exponent: int,
+    threads: Executor,
+) -> None:
+    kind, columns = models.stack.layout.words(name)
+    reference, at_once = in_a_row(mean), models.at_once
+
+    def mix_some(mixing: Mixing, rows: Array, within: slice, made: Array, where: slice) -> None:
+        mixed = partial(mix, rows, reference[within], mixing, exponent, most, made, columns=where)
+        list(threads.map(mixed, _shared_out(mixing.nodes)))
+
+    if at_once is None and kind.itemsize >= 4:
+        rows, made = models.stack.rows.view(kind), into.stack.rows.view(kind)
+        mix_some(mixing, rows, slice(None), made, columns)
+        return
+    for some, nodes in _blocks(at_once, kind, columns, sources, mixing):
+        part, taken = _part_of(mixing, nodes)
+        rows = _at_least_float32(models.read(kind, taken, some, threads))
+        made = np.empty((part.nodes, rows.shape[1]), rows.dtype)
+        within = slice(some.start - columns.start, some.stop - columns.start)
+        mix_some(part, rows, within, made, slice(0, rows.shape[1]))
+        into.write(made.astype(kind, copy=False), nodes.start, some, threads)
+
+
+def _blocks(
+    at_once: int | None, kind: np.dtype[Any], columns: slice, sources: int, mixing: Mixing
+) -> Iterator[tuple[slice, slice]]:
+    """Words and nodes that are mixed at a time, with few enough bytes; all without a limit.
+
+    A block has all nodes where that leaves it wide enough: then each number is read once.
+    """
+    if at_once is None:
+        yield columns, slice(0, mixing.nodes)
+        return
+    numbers = at_once // max(4, kind.itemsize)
+    width = max(WIDTH // kind.itemsize, numbers // (sources + mixing.nodes))
+    for begin in range(columns.start, columns.stop, width):
+        some = slice(begin, min(begin + width, columns.stop))
+        for nodes in _nodes_at_once(mixing, sources, numbers // (some.stop - some.start)):
+            yield some, nodes
+
+
+def _nodes_at_once(mixing: Mixing, sources: int, most: int) -> Iterator[slice]:
+    """Parts of the nodes that have at most so many rows with those that they take of, or one."""
+    first = 0
+    while first < mixing.nodes:
+        last = mixing.nodes
+        if sources + last - first > most:
+            ends = np.arange(first + 1, mixing.nodes + 1)
+            rows = mixing.starts[ends] - mixing.starts[first] + ends - first
+            last = first + max(1, int(np.searchsorted(rows, most, side="right")))
+        yield slice(first, last)
+        first = last
+
+
+def _part_of(mixing: Mixing, nodes: slice) -> tuple[Mixing, Indices]:
+    """The mixing of some nodes, and the sources that they take of, in its order."""
+    starts = mixing.starts[nodes.start : nodes.stop + 1]
+    entries = slice(int(starts[0]), int(starts[-1]))
+    taken, sources = np.unique(mixing.sources[entries], return_inverse=True)
+    return Mixing(starts - starts[0], sources, mixing.weights[entries]), taken
+
+
+def _shared_out(nodes: int) -> list[slice]:
+    """A part of the nodes for each thread."""
+    ends = np.linspace(0, nodes, THREADS + 1).astype(int).tolist()
+    return [slice(first, last) for first, last in pairwise(ends)]
+
+
+def squares_of(models: SharedStack, there: Indices, mean: State, names: Iterable[str]) -> int:
     """The sum of some models' squared distances to a model, over the tensors of these names.
 
     It is exact, in units of 2**-`SQUARES_BITS`: sites' sums add up to the same in any grouping.
     """
-    of_clients: Floats = np.zeros(len(models))
-    for name in names:
-        kind, columns = models.layout.words(name)
-        rows = models.rows.view(kind)
-        if kind.itemsize < 4:
-            rows, columns = _at_least_float32(rows[:, columns]), slice(None)
-        of_clients += squared_distances(rows, in_a_row(mean[name]), columns)
-    finite = np.nan_to_num(of_clients[there]).tolist()
-    return sum(int(math.ldexp(square, SQUARES_BITS)) for square in finite if square < LARGEST)
+    references, total = {name: in_a_row(mean[name]) for name in names}, 0
+    for part in models.parts(as_slice(there)):
+        of_clients: Floats = np.zeros(len(part))
+        for name, reference in references.items():
+            kind, columns = part.layout.words(name)
+            rows = part.rows.view(kind)
+            if kind.itemsize < 4:
+                rows, columns = _at_least_float32(rows[:, columns]), slice(None)
+            of_clients += squared_distances(rows, reference, columns)
+        squares = np.nan_to_num(of_clients).tolist()
+        total += sum(int(math.ldexp(each, SQUARES_BITS)) for each in squares if each < LARGEST)
+    return total
 
 
 def _at_least_float32(rows: Array) -> Array:

@@ -27,10 +27,17 @@ from ...engine.sums.summing import RunningSum
 from ...engine.training.modules import client_digests
 from ...errors import FederatedError
 from ..states.client_states import ClientStates
-from ..states.layouts import PUSH_SUM_WEIGHT, Stack
+from ..states.layouts import PUSH_SUM_WEIGHT, as_slice
 from ..states.shared_memory import SharedStack
 from ..workers.attempt import Attempt
-from .client_models import THREADS, beyond_range, largest_of, mix_models, squares_of
+from .client_models import (
+    THREADS,
+    beyond_range,
+    column_of,
+    largest_of,
+    mix_models,
+    squares_of,
+)
 from .graph_part import GraphPart
 
 STATES, TAKEN = "states", "states_taken"
@@ -102,10 +109,13 @@ class GraphMixing:
         with self._lock:
             self._check_step(step)
             places = self._part.places(self._part.given(self._number, to))
-            columns = self._models.stack.columns if len(places) else {}
-            return Payload(
-                kind=STATES, tensors={name: column[places] for name, column in columns.items()}
-            )
+            if not len(places):
+                return Payload(kind=STATES)
+            parts = [part.columns for part in self._models.parts(places)]
+            tensors = parts[0]
+            if len(parts) > 1:
+                tensors = {name: np.concatenate([each[name] for each in parts]) for name in tensors}
+            return Payload(kind=STATES, tensors=tensors)
 
     def take(self, of: Share, tensors: State, step: int) -> Payload:
         """Take another site's models; the answer says what is wrong with them, if anything is."""
@@ -119,6 +129,7 @@ class GraphMixing:
             if not problem:
                 for name, column in tensors.items():
                     columns[name][here] = column
+                self._models.let_go()
                 self._missing = np.setdiff1d(self._missing, whose)
             return Payload(kind=TAKEN, header={"problem": problem})
 
@@ -143,7 +154,8 @@ class GraphMixing:
         """All push-sum weights sum to a constant: what is wrong if those known here exceed it."""
         if PUSH_SUM_WEIGHT not in tensors:
             return ""
-        known, here = self._models.stack.columns[PUSH_SUM_WEIGHT], len(self._part.clients)
+        here = len(self._part.clients)
+        known = column_of(self._models, slice(0, here + len(self._others)), PUSH_SUM_WEIGHT)[:, 0]
         came = np.setdiff1d(np.setdiff1d(self._others, self._missing), whose)
         others = known[here + np.searchsorted(self._others, came)]
         total = int(known[:here].sum()) + int(others.sum()) + int(tensors[PUSH_SUM_WEIGHT].sum())
@@ -183,15 +195,17 @@ class GraphMixing:
 
     def _mix(self, everybody_absent: Indices) -> Payload:
         part, exponents = self._part, self._attempt.exponents
-        models, other, others = self._models.stack, self._other.stack, self._others
+        models, other, others = self._models, self._other, self._others
         here, sources = len(part.clients), len(part.clients) + len(others)
-        weights = models.part(slice(0, sources)).columns.get(PUSH_SUM_WEIGHT)
+        weights = None
+        if part.pushes:
+            weights = column_of(models, slice(0, sources), PUSH_SUM_WEIGHT)[:, 0]
         mixing, _ = part.mixing(self._number, everybody_absent, weights)
         there = np.flatnonzero(~np.isin(part.clients, everybody_absent))
         if self._step:
-            self._sizes = largest_of(models.part(slice(0, sources)), self._mean, exponents)
+            self._sizes = largest_of(models, slice(0, sources), self._mean, exponents)
         elif len(others):
-            theirs = largest_of(models.part(slice(here, sources)), self._mean, exponents)
+            theirs = largest_of(models, slice(here, sources), self._mean, exponents)
             own = self._sizes
             self._sizes = {name: np.append(own[name], theirs[name]) for name in theirs}
         beyond = beyond_range(self._sizes, mixing, exponents)
@@ -200,14 +214,13 @@ class GraphMixing:
             self._let_go()
             return self._answer(there, self._beyond(there, beyond))
         with ThreadPoolExecutor(THREADS) as threads:
-            mix_models(models, other, self._mean, self._sizes, mixing, exponents, threads)
+            mix_models(models, other, sources, self._mean, self._sizes, mixing, exponents, threads)
             self._models, self._other = self._other, self._models
             self._step, self._missing = self._step + 1, others
             if not last:
                 return Payload(kind=MIXED)
-            mixed = other.part(slice(0, here))
-            saved = threads.submit(self._save, mixed)
-            answer = self._answer(there, self._summed(there, mixed), mixed)
+            saved = threads.submit(self._save, other)
+            answer = self._answer(there, self._summed(there, other), other)
             saved.result()
         part.memory.keep(self._number, self._models, self._other)
         self._let_go()
@@ -218,11 +231,13 @@ class GraphMixing:
         del self._models, self._other
         self._step = self._part.steps + 1
 
-    def _save(self, models: Stack) -> None:
+    def _save(self, models: SharedStack) -> None:
         if self._states is not None:
-            self._states.save_stack(self._number, self._part.clients, models)
+            clients, layout = self._part.clients, models.stack.layout
+            parts = models.parts(slice(0, len(clients)))
+            self._states.save_stack(self._number, clients, layout, parts)
 
-    def _answer(self, there: Indices, total: Partial, mixed: Stack | None = None) -> Payload:
+    def _answer(self, there: Indices, total: Partial, mixed: SharedStack | None = None) -> Payload:
         clients, part = self._part.clients, self._part
         absent = np.setdiff1d(clients, clients[there])
         total.refused = [part.client_id(index) for index in absent.tolist()]
@@ -235,30 +250,32 @@ class GraphMixing:
             "partial": header,
             "busy_seconds": self._trained.busy_s,
             "training_seconds": self._trained.arithmetic_s,
-            "squares": 0 if mixed is None else squares_of(mixed, self._mean, names, there),
+            "squares": 0 if mixed is None else squares_of(mixed, there, self._mean, names),
             "digests": {} if mixed is None else self._digests(mixed),
         }
         return Payload(kind=PARTIAL, header=told, tensors=tensors)
 
-    def _digests(self, mixed: Stack) -> Mapping[str, Mapping[str, str]]:
+    def _digests(self, mixed: SharedStack) -> Mapping[str, Mapping[str, str]]:
         """Digests of every client's model, if they are asked for."""
         if not self._attempt.digests:
             return {}
-        names = map(self._part.client_id, self._part.clients.tolist())
-        models = {k: v for k, v in mixed.tensors.items() if k != PUSH_SUM_WEIGHT}
-        return dict(zip(names, client_digests(models), strict=True))
+        clients = self._part.clients.tolist()
+        digests: list[Mapping[str, str]] = []
+        for part in mixed.parts(slice(0, len(clients))):
+            models = {k: v for k, v in part.tensors.items() if k != PUSH_SUM_WEIGHT}
+            digests += client_digests(models)
+        return dict(zip(map(self._part.client_id, clients), digests, strict=True))
 
-    def _summed(self, there: Indices, mixed: Stack) -> Partial:
+    def _summed(self, there: Indices, mixed: SharedStack) -> Partial:
         """The sum of how far each model is from the mean before the round; each weighs 1."""
-        clients = self._part.clients[there]
-        if not len(clients):
+        if not len(there):
             return Partial(self._attempt.exponents)
         mean = {name: torch.from_numpy(np.array(array)) for name, array in self._mean.items()}
         running = RunningSum(mean, self._part.roles, self._part.client_id)
         running.begin(mean, self._attempt.exponents)
-        some = slice(None) if len(there) == len(mixed) else there
-        rows = {name: tensor[some] for name, tensor in mixed.tensors.items()}
-        running.add(clients, rows, np.ones(len(clients), np.int64), np.zeros(len(clients)))
+        for some in mixed.blocks(as_slice(there)):
+            clients, rows = self._part.clients[some], mixed.stack.part(some).tensors
+            running.add(clients, rows, np.ones(len(clients), np.int64), np.zeros(len(clients)))
         return running.take()
 
     def _beyond(self, there: Indices, bounds: Mapping[str, int]) -> Partial:

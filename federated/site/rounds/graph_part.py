@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,18 @@ from ...core.population.sampling import Indices
 from ...core.population.shares import Share, held
 from ...core.state import Roles, State
 from ...core.topology.mixing import PUSH_SUM_UNIT, Mixing
+from ...prepare.costs import models_limit
 from ...prepare.inputs.run_inputs import RunInputs
 from ...prepare.topology import mixing_of
 from ..states.layouts import PUSH_SUM_WEIGHT, Layout
+from ..states.shared_memory import Spill
 from .client_models import ModelsInMemory
 
 if TYPE_CHECKING:
     from ...core.topology.graphs import Topology
+
+AT_ONCE = 1 << 27
+"""Bytes of spilled models that a process works on at a time; at most an eighth of the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,8 @@ class GraphPart:
     roles: Roles
     client_id: Callable[[int], str]
     memory: ModelsInMemory
+    pushes: bool
+    """Whether nodes have push-sum weights."""
 
     @property
     def first(self) -> State:
@@ -99,14 +107,17 @@ class GraphPart:
         return everybody[held(everybody, share)]
 
 
-def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Indices) -> GraphPart:
-    """The part of a run's graph that these clients are."""
+def part_of(
+    config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Indices, folder: Path
+) -> GraphPart:
+    """The part of a run's graph that these clients are; what spills lies in this folder."""
     federation, partition = config.federation, inputs.data.partition
     samples = partition.sizes(clients)
     order = np.argsort(-samples, kind="stable")
     # A round asks for its graph several times.
     mixing = lru_cache(maxsize=1)(lambda number: mixing_of(config, graphs, number))
     layout = Layout.of_models(inputs.initial, inputs.roles, push_sum=federation.pushes)
+    limit = models_limit(config)
     return GraphPart(
         trains=lambda number: number == 1 or federation.aggregation_strategy != "gossip",
         clients=clients[order],
@@ -118,5 +129,6 @@ def part_of(config: RunConfig, inputs: RunInputs, graphs: Topology, clients: Ind
         initial=inputs.initial,
         roles=inputs.roles,
         client_id=partition.client_id,
-        memory=ModelsInMemory(layout),
+        memory=ModelsInMemory(layout, limit, Spill(folder, min(AT_ONCE, limit // 8))),
+        pushes=federation.pushes,
     )

@@ -119,11 +119,16 @@ class GraphRound:
         if not before:
             return None
         own = part.memory.room(self._room)
-        begun = np.flatnonzero(left_by)
-        for name, column in own.stack.columns.items():
-            column[np.flatnonzero(left_by == 0)] = part.first[name]
+        begun, number = np.flatnonzero(left_by), self.key.round_number
+        if len(begun) == len(left_by):
+            room, let_go = own.stack, own.let_go
+            states.load_stack(part.clients, number, left_by, into=room, after_each=let_go)
+            return own
+        for some in own.blocks(np.flatnonzero(left_by == 0)):
+            for name, column in own.stack.columns.items():
+                column[some] = part.first[name]
         if len(begun):
-            saved = states.load_stack(part.clients[begun], before + 1, left_by[begun])
+            saved = states.load_stack(part.clients[begun], number, left_by[begun])
             own.stack.rows[begun] = saved.rows
         return own
 
@@ -160,7 +165,9 @@ class GraphRound:
         if self._own is None:
             return None, None
         own = self._own.stack.part(part)
-        return (self._site.put(own) if own.rows.nbytes > INLINE_BYTES else own), None
+        sent = self._site.put(own) if own.rows.nbytes > INLINE_BYTES else own
+        self._own.let_go()
+        return sent, None
 
     def _is_sent(self, part: slice, visit: Visit, worker: int) -> None:
         self._site.placement.carry(visit, worker, f"in a chunk of {self._name}")
@@ -186,6 +193,7 @@ class GraphRound:
         self._site.placement.leave(visit, f"{self._name} is done with it")
         if result.states is not None and self._became is not None:
             self._became.stack.rows[part] = result.states.rows
+            self._became.let_go()
         for name, sizes in result.sizes.items():
             trained.sizes[name][part] = sizes
         trained.losses[part] = result.losses
@@ -211,9 +219,9 @@ class GraphRound:
         self._own, count = None, len(self._part.clients)
         if len(models.stack) < self._room:
             written, models = models, self._part.memory.room(self._room)
-            models.stack.rows[:count] = written.stack.rows[:count]
-        here = models.stack.part(slice(0, count))
-        self._trained.sizes |= largest_of(here, self._mean, self._trained.sizes)
+            models.copy(written, slice(0, count))
+        sizes = largest_of(models, slice(0, count), self._mean, self._trained.sizes)
+        self._trained.sizes |= sizes
         self._finish(models, self._part.memory.room(self._room), np.arange(0))
 
     # -- the end of training --------------------------------------------------------------------
@@ -225,7 +233,7 @@ class GraphRound:
         if self._sent_again:
             # A worker that is thought to be dead may still rewrite the same bytes, at any time.
             written, models = models, self._part.memory.room(self._room)
-            models.stack.rows[: self._room] = written.stack.rows[: self._room]
+            models.copy(written, slice(0, self._room))
         absent = self._keep_what_is_finite(models, own)
         if own is None or len(own.stack) < self._room:
             own = self._part.memory.room(self._room)
@@ -254,9 +262,12 @@ class GraphRound:
         if not len(absent):
             return absent
         before = {} if own is None else own.stack.columns
-        for name, array in models.stack.columns.items():
-            array[absent] = before[name][absent] if before else self._part.first[name]
-        kept = largest_of(models.stack.part(absent), self._mean, sizes)
+        for some in models.blocks(absent):
+            for name, array in models.stack.columns.items():
+                array[some] = before[name][some] if before else self._part.first[name]
+            if own is not None:
+                own.let_go()
+        kept = largest_of(models, absent, self._mean, sizes)
         for name, each in kept.items():
             sizes[name][absent] = each
         return absent

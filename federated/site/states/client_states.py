@@ -115,10 +115,17 @@ class ClientStates:
         return states
 
     def load_stack(
-        self, indices: Indices, round_number: int, left_by: Indices | None = None
+        self,
+        indices: Indices,
+        round_number: int,
+        left_by: Indices | None = None,
+        *,
+        into: Stack | None = None,
+        after_each: Callable[[], None] = lambda: None,
     ) -> Stack:
         """States that are alike, as the round before left them, in order.
 
+        They go into the first rows of `into`; `after_each` is called after each part of them.
         `left_by` (k,) is the round that left each client's state, if some sat out since. Raises
         RunRefused if a client has none of that very round, or if they are not alike.
         """
@@ -136,18 +143,22 @@ class ClientStates:
             if len(found) != len(wanted):
                 lacking = f"{len(wanted) - len(found)} of {len(wanted)} clients"
                 raise RunRefused(f"{self._name} lacks what {lacking} had after round {before}")
-            if len({each.layout for each in found}) > 1:
-                raise RunRefused(f"{self._name} holds states of different shapes")
             layout = self._layouts[found[0].layout]
-            stack = np.empty((len(wanted), layout.length), dtype=np.uint8)
+            made = into or Stack.empty(layout, len(wanted))
+            if len({each.layout for each in found}) > 1 or made.layout != layout:
+                raise RunRefused(f"{self._name} holds states of different shapes")
+            most = max(1, WRITTEN_BYTES // layout.length)
             for begin, end in _side_by_side(found, self._length):
-                some = found[begin:end]
-                at = as_slice(np.array([wanted[each.client] for each in some]))
-                if isinstance(at, slice):
-                    self._read(some, stack[at])
-                else:
-                    stack[at] = self._read(some, np.empty((len(some), layout.length), np.uint8))
-            return Stack(layout, stack)
+                for first in range(begin, end, most):
+                    some = found[first : min(first + most, end)]
+                    at = as_slice(np.array([wanted[each.client] for each in some]))
+                    if isinstance(at, slice):
+                        self._read(some, made.rows[at])
+                    else:
+                        scratch = np.empty((len(some), layout.length), np.uint8)
+                        made.rows[at] = self._read(some, scratch)
+                    after_each()
+            return made.part(slice(0, len(wanted)))
 
     def save(self, round_number: int, states: Mapping[int, State]) -> None:
         """Replace the states of a round."""
@@ -168,14 +179,20 @@ class ClientStates:
                 replaced = self._save_places(rows)
             self._rows.give(*self._parts(replaced))
 
-    def save_stack(self, round_number: int, indices: Indices, stack: Stack) -> None:
-        """The same for states that are alike, in the clients' order."""
+    def save_stack(
+        self, round_number: int, indices: Indices, layout: Layout, parts: Iterable[Stack]
+    ) -> None:
+        """The same for states that are alike, in the clients' order, in any number of parts."""
         with self._lock:
             with self._transaction():
-                places = self._rows.take(len(stack), stack.layout.length)
-                self._rows.write(stack.rows, places)
-                written = zip(places.tolist(), _checksums(stack.rows).tolist(), strict=True)
-                rows = self._named(round_number, stack.layout, indices.tolist(), [*written])
+                places = self._rows.take(len(indices), layout.length)
+                checksums: list[int] = []
+                for part in parts:
+                    first = len(checksums)
+                    self._rows.write(part.rows, places[first : first + len(part)])
+                    checksums += _checksums(part.rows).tolist()
+                written = zip(places.tolist(), checksums, strict=True)
+                rows = self._named(round_number, layout, indices.tolist(), [*written])
                 replaced = self._save_places(rows)
             self._rows.give(*self._parts(replaced))
 

@@ -297,6 +297,7 @@ class FederatedNode:
                             references[name].dtype, copy=False
                         )
                         sizes[name][here] = largest(flat, references[name])
+                self._borrowed.let_go()
             samples += int(chunk.sizes.sum())
         return NodesTrained(
             states=None if into else became,

@@ -154,6 +154,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "run.reproducible": "strict",
     "resources.workers": "3",
     "resources.memory_per_worker": "2GB",
+    "resources.store_bytes": "1GB",
     "resources.placement_group_strategy": "PACK",
     "resources.reserve_timeout": "1",
     "resources.start_timeout": "1",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -286,12 +288,72 @@ def test_a_training_that_diverges_is_said_to(lab: Lab) -> None:
         lab.run(**on_a_graph(training__learning_rate=1e30))
 
 
-def test_more_models_than_fit_into_memory_are_refused(
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({"outputs__client_digests": True}, id="a ring"),
+        pytest.param(
+            {"name": "complete", "graph__mixing_steps": 2}, id="more steps, all neighbors"
+        ),
+        pytest.param({"name": "exponential", "strategy": "push_sum"}, id="weights beside models"),
+        pytest.param({"strategy": "gossip"}, id="rounds without training"),
+        pytest.param({"model__model_type": "{code}:Half"}, id="numbers of half precision"),
+        pytest.param(
+            {"model__model_type": "{code}:Explosive", "model__options": {"limit": 2.6}},
+            id="clients that diverge",
+        ),
+        pytest.param({"model__model_type": "{code}:WithBatchNorm"}, id="counters"),
+    ],
+)
+def test_models_that_are_spilled_have_the_same_bits(
+    keys: dict[str, Any], lab: Lab, user_code: str
+) -> None:
+    keys = on_a_graph(**keys)
+    if "model__model_type" in keys:
+        keys["model__model_type"] = keys["model__model_type"].format(code=user_code)
+    within, beyond = lab.run(**keys), lab.run(**keys, resources__store_bytes="2000")
+    assert beyond.digest == within.digest
+    assert digests(nodes_of(beyond.folder)) == digests(nodes_of(within.folder))
+    assert timeless(beyond.rows) == timeless(within.rows)
+
+
+def test_spilled_models_continue_a_run_and_leave_no_file(lab: Lab) -> None:
+    keys = on_a_graph(resources__store_bytes="2000")
+    stop = raising(KeyboardInterrupt(), "round_finished", round=2)
+    with pytest.raises(KeyboardInterrupt):
+        lab.federation(stop, **keys).run(run_id="r")
+    resumed = lab.federation(**keys).resume("r")
+    assert resumed.digest == lab.run(**on_a_graph()).digest
+    assert {each.name.partition(".")[2] for each in (resumed.folder / "journal").iterdir()} <= {
+        "clients.sqlite",
+        "clients.sqlite-rows",
+        "clients.sqlite-journal",
+        "json",
+    }
+
+
+def test_a_disk_without_room_for_spilled_models_is_refused_before_the_start(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.prepare.costs.machine_memory", lambda: 6000)
-    with pytest.raises(ConfigError, match=r"keeps the model of each client: 12 clients of 84 B"):
-        lab.federation(**on_a_graph())
+    usage = SimpleNamespace(free=2000)
+    monkeypatch.setattr("fedpilot.federated.prepare.costs.disk_usage", lambda _: usage)
+    lab.run(**on_a_graph())
+    with (
+        pytest.raises(ConfigError, match=r"(?s)outputs\.folder.*of 12 clients exceed the 1 KB"),
+        lab.federation(**on_a_graph(resources__store_bytes="1000")) as federation,
+    ):
+        federation.run()
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_the_reason(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(FederatedError, match=r"resources\.store_bytes.*No space left"):
+        lab.run(**on_a_graph(resources__store_bytes="1000"))
 
 
 def test_a_client_whose_training_diverges_is_named_and_done_without(

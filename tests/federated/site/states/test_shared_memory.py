@@ -7,13 +7,15 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedpilot.federated.core.population.sampling import Indices
 from fedpilot.federated.site.states import shared_memory
 from fedpilot.federated.site.states.layouts import Layout
-from fedpilot.federated.site.states.shared_memory import Borrowed, Lent, SharedStack
+from fedpilot.federated.site.states.shared_memory import Borrowed, Lent, SharedStack, Spill
 
 LAYOUT = Layout.of({"w": np.zeros((2, 3), np.float32), "n": np.zeros((), np.int64)})
 
@@ -39,6 +41,18 @@ time.sleep(600)
 """
 
 
+def own_pages(path: str) -> int:
+    """Bytes of the files in a folder that this process maps and has used."""
+    counted, here = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if " " in key:
+            here = path in line
+        elif here and key == "Rss":
+            counted += 1024 * int(rest.split()[0])
+    return counted
+
+
 def files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -50,6 +64,23 @@ def test_another_process_writes_into_the_part_that_it_was_lent() -> None:
     subprocess.run([sys.executable, "-c", DOUBLES], input=lent, check=True)
     assert shared.stack.columns["w"][:, 0, 0].tolist() == [0.0, 2.0, 4.0, 3.0]
     assert shared.stack.columns["n"].tolist() == [0, 7, 7, 0]
+
+
+@pytest.mark.parametrize("places", [slice(0, 64), np.arange(64)], ids=["a slice", "places"])
+def test_spilled_states_stay_in_memory_no_longer_than_they_are_used(
+    places: slice | Indices, tmp_path: Path
+) -> None:
+    layout = Layout.of({"w": np.zeros(1 << 14, np.float32)})
+    spilled, borrowed = SharedStack(layout, 64, Spill(tmp_path, 4 * layout.length)), Borrowed()
+    for number, some in enumerate(spilled.blocks(places)):
+        spilled.stack.rows[some] = number
+        assert 0 < own_pages(str(tmp_path)) <= 4 * layout.length
+    assert own_pages(str(tmp_path)) == 0
+    lent = borrowed.stack(spilled.lend(slice(0, 64)))
+    assert lent.rows[:, 0].tolist() == [number for number in range(16) for _ in range(4)]
+    borrowed.let_go()
+    assert own_pages(str(tmp_path)) == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_process_lent_stays_with_whoever_opened_it() -> None:

@@ -25,8 +25,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "clients.sqlite"
 
 
+LAYOUT = Layout.of(state(0, 0))
+
+
 def stack(clients: list[int], round_number: int) -> Stack:
-    made = Stack.zeros(Layout.of(state(0, 0)), len(clients))
+    made = Stack.zeros(LAYOUT, len(clients))
     for at, client in enumerate(clients):
         for name, array in state(client, round_number).items():
             made.columns[name][at] = array
@@ -35,8 +38,8 @@ def stack(clients: list[int], round_number: int) -> Stack:
 
 def test_states_that_are_alike_come_and_go_as_a_stack(path: Path) -> None:
     with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        states.save_stack(1, np.array([9]), stack([9], 1))
+        states.save_stack(1, np.array([2, 4]), LAYOUT, [stack([2, 4], 1)])
+        states.save_stack(1, np.array([9]), LAYOUT, [stack([9], 1)])
         one_by_one = states.load([4, 2, 9], 3)
         assert {client: kept["of"].tolist() for client, kept in one_by_one.items()} == {
             client: [client, 1] for client in (4, 2, 9)
@@ -50,8 +53,8 @@ def test_states_that_are_alike_come_and_go_as_a_stack(path: Path) -> None:
 def test_a_stack_lacks_no_client(missing: str, path: Path) -> None:
     """An older state is no stand-in: a power cut may have taken the newer one."""
     with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        states.save_stack(2, np.array([4]), stack([4], 2))
+        states.save_stack(1, np.array([2, 4]), LAYOUT, [stack([2, 4], 1)])
+        states.save_stack(2, np.array([4]), LAYOUT, [stack([4], 2)])
         other = 2 if missing == "in that round" else 3
         with pytest.raises(RunRefused, match=r"lacks what 1 of 2 clients had after round 2"):
             states.load_stack(np.array([4, other]), 3)
@@ -66,7 +69,7 @@ def test_a_stack_of_states_that_differ_is_refused(path: Path) -> None:
 
 def test_a_stack_with_a_spoilt_row_is_refused(path: Path) -> None:
     with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
+        states.save_stack(1, np.array([2, 4]), LAYOUT, [stack([2, 4], 1)])
         with rows_of(path).open("r+b") as file:
             file.seek(-70, 2)
             file.write(b"spoilt")
