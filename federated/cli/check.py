@@ -135,17 +135,11 @@ def _places(loaded: LoadedConfig) -> Indices:
     """(clients,): the number of each client's site, if all sites have as many workers."""
     import numpy as np
 
-    from fedpilot.mediator.core.assignment import SiteCapacity, assign
-
-    from ..prepare.topology import exchange_of
-
-    federation, sites = loaded.config.federation, loaded.config.sites.names
-    alike = [SiteCapacity(site, 1) for site in sites]
+    sites = loaded.config.sites.names
     places = np.zeros(loaded.inputs.population, dtype=np.int64)
     if len(sites) < 2:
         return places
-    exchange = exchange_of(loaded.config, loaded.inputs.graphs)
-    shares = assign(federation.assigned_by, len(places), alike, exchange=exchange).shares
+    shares = loaded.shares_among(sites)
     for number, site in enumerate(sites):
         for clients in shares.get(site, ()):
             places[clients.start : clients.stop : clients.step] = number

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
 
 from fedpilot.common.text.amounts import in_bytes
-from fedpilot.mediator.core.traffic import Budget
+from fedpilot.mediator.core.traffic import Budget, Volume
 
 from ..algorithms import algorithm_of
 from ..algorithms.coordinatewise import cut
@@ -50,12 +50,21 @@ def check_budget(config: RunConfig, costs: Costs) -> None:
     )
 
 
-def rounds_within(config: RunConfig, costs: Costs, clients: Mapping[str, int]) -> int | None:
-    """How many rounds the budget covers (None without one); `clients`: the most per site."""
+def rounds_within(
+    config: RunConfig,
+    costs: Costs,
+    clients: Mapping[str, int],
+    exchange: Callable[[int], Mapping[str, Volume]] = lambda _: {},
+) -> int | None:
+    """How many rounds the budget covers (None without one); `clients`: the most per site.
+
+    `exchange`: what each site moves in a round for its clients' neighbors.
+    """
     budget = budget_of(config)
     if not budget.limits_anything:
         return None
-    return fitting(costs, clients, budget, config.federation.rounds, lambda n: judges_of(config, n))
+    rounds = config.federation.rounds
+    return fitting(costs, clients, budget, rounds, lambda n: judges_of(config, n), exchange)
 
 
 def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: int) -> None:

@@ -113,12 +113,18 @@ def fitting(
     budget: Budget,
     rounds: int,
     judges: Callable[[int], Judges],
+    exchange: Callable[[int], Mapping[str, Volume]] = lambda _: {},
 ) -> int:
-    """How many of so many rounds the budget covers, if nothing is sent twice."""
+    """How many of so many rounds the budget covers, if nothing is sent twice.
+
+    `exchange`: what each site moves in a round beside the model and sums.
+    """
     use = BudgetUse(budget)
     having: Collection[str] = ()
     for number in range(1, rounds + 1):
         asked = costs.of_round(clients, having=having, judges=judges(number))
+        for site, each in exchange(number).items():
+            asked[site] = asked.get(site, Volume()) + each
         if use.refuses(number, {site: each.total for site, each in asked.items()}) is not None:
             return number - 1
         use.book(

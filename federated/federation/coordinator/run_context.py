@@ -18,6 +18,7 @@ from ...core.algorithm import Algorithm
 from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.declarations import Exactness
 from ...core.population.partitions.partition import Partition
+from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.state import Roles
 from ..events import Emit
 from ..run_folder.folder import RunFolder
@@ -52,6 +53,8 @@ class RunContext:
     test_samples: int
     told: Callable[[str], Exactness]
     """Site -> how exactly its samples may be shown."""
+    exchange: ExchangeCosts | None = None
+    """What clients exchange on a graph."""
 
     @cached_property
     def limits(self) -> SiteLimits:
@@ -63,7 +66,7 @@ class RunContext:
 
     @cached_property
     def orders(self) -> OrderSender:
-        return OrderSender(self.mediator, self.emit, self.asked)
+        return OrderSender(self.mediator, self.emit, self.asked, self.exchange)
 
     @cached_property
     def counted(self) -> CountedRounds:

@@ -13,8 +13,10 @@ from typing import Any
 
 from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
+from fedpilot.mediator.core.traffic import Volume
 
 from ...core.population.shares import part_name, told
+from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.rounds.round_costs import Judges
 from ...core.state import State
 from ..events import Emit
@@ -60,8 +62,15 @@ class OrderForm:
 class OrderSender:
     """Sends the orders of one run."""
 
-    def __init__(self, mediator: FederationMediator, emit: Emit, asked: int) -> None:
-        """`asked`: the clients in a round's orders."""
+    def __init__(
+        self,
+        mediator: FederationMediator,
+        emit: Emit,
+        asked: int,
+        exchange: ExchangeCosts | None = None,
+    ) -> None:
+        """`asked`: the clients in a round's orders; `exchange`: what they exchange on a graph."""
+        self._exchange = exchange
         self._mediator = mediator
         self._emit = emit
         self._asked = asked
@@ -86,6 +95,12 @@ class OrderSender:
         """Send an order with tensors of its own, to a site that has the model."""
         order = replace(form.order(share), tensors=tensors)
         return self._deliver(form, site, order, form.key(share))
+
+    def reserve_exchange(self, round_number: int, shares: Mapping[str, Share]) -> None:
+        """Reserve budget for the exchange before a mixing step; may raise TrafficSpent."""
+        if self.budget is not None and self._exchange is not None:
+            wanted = self._exchange.of_step(round_number, shares, self.budget.headers)
+            self.budget.exchange(round_number, wanted)
 
     def close(self, form: OrderForm, site: str, share: Share) -> None:
         """Have the site answer the order about these clients with its finished work."""
@@ -119,9 +134,12 @@ class OrderSender:
         `late` are the sites that may still answer for earlier rounds. Raises TrafficSpent.
         """
         self.tell_changes()
-        shares = self._mediator.membership.assignment.shares
+        shares, number = self._mediator.membership.assignment.shares, model.round_number + 1
+        exchange: Mapping[str, Volume] = {}
+        if self._exchange is not None:
+            exchange = self._exchange.of_round(number, shares, budget.headers)
         budget.plan(
-            model.round_number + 1,
+            number,
             {
                 site: min(self._asked, size(shares.get(site, ())))
                 for site in self._mediator.membership.sites
@@ -129,4 +147,5 @@ class OrderSender:
             having=[site for site, known in self._models.items() if known == model.digest],
             judges=judges,
             late=late,
+            exchange=exchange,
         )

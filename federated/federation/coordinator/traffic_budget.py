@@ -8,6 +8,7 @@ between has spent that much when it resumes. A run without a limit has none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from fedpilot.mediator.core.traffic import Budget, BudgetUse, Direction, Flow, Volume, over_budget
 
@@ -57,13 +58,17 @@ class TrafficBudget:
         having: Collection[str],
         judges: Judges,
         late: Iterable[str],
+        exchange: Mapping[str, Volume] = MappingProxyType({}),
     ) -> None:
         """Reserve a whole round before it begins; raises TrafficSpent if too little is left.
 
         `clients`: the most that each site trains; `having` are the sites that have the model,
-        `late` those that may still answer for earlier rounds, one entry per order.
+        `late` those that may still answer for earlier rounds, one entry per order. `exchange`: what
+        each site moves for its clients' neighbors at other sites.
         """
         wanted = self._costs.of_round(clients, having=having, judges=judges)
+        for site, each in exchange.items():
+            wanted[site] = wanted.get(site, Volume()) + each
         overdue = [(site, self._costs.late) for site in late]
         for site, each in overdue:
             wanted[site] = wanted.get(site, Volume()) + each
@@ -81,6 +86,17 @@ class TrafficBudget:
         wanted = self._costs.of_order(with_model=with_model, clients=clients)
         self._check(f"nothing more of round {round_number} is sent", round_number, {site: wanted})
         self._grant(round_number, site, wanted)
+
+    def exchange(self, round_number: int, wanted: Mapping[str, Volume]) -> None:
+        """Reserve an exchange between sites; raises TrafficSpent if too little is left."""
+        self._check(f"nothing more of round {round_number} is sent", round_number, wanted)
+        for site, each in wanted.items():
+            self._grant(round_number, site, each)
+
+    @property
+    def headers(self) -> int:
+        """Bytes of an order or an answer beside its tensors."""
+        return self._costs.headers
 
     def book(self, rows: Iterable[tuple[Flow, int]]) -> None:
         """Book what crossed in the round that just ended."""

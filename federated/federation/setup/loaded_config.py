@@ -13,20 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpilot.mediator import Share
+from fedpilot.mediator.core.assignment import SiteCapacity, assign
+
 from ...algorithms import algorithm_of
 from ...config import as_before, identity, load_config, located, parse_config
-from ...config.schema import RunConfig
+from ...config.schema import Graph, RunConfig
 from ...config.schema.rules import share_conflicts
 from ...core.algorithm import Needs
 from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.union import described
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
+from ...core.rounds.exchange_costs import ExchangeCosts
+from ...core.state import averaged, counters, nbytes
 from ...errors import ConfigError, Problem
 from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
-from ...prepare.topology import graph_digest
+from ...prepare.topology import exchange_of, graph_digest
 from ...prepare.user_code import UserCode
 from ..events import Emit
 
@@ -65,27 +70,13 @@ class LoadedConfig:
         return tuple(sites) if union is None else tuple(s for s in sites if s in union.sites)
 
     def check_shares(self, sites: int) -> None:
-        """Raise ConfigError for limits on shares that so many sites cannot keep, or a topology."""
-        if sites > 1 and self.config.federation.is_graph:
-            self._check_graph_over_sites()
+        """Raise ConfigError for limits on shares that so many sites cannot keep."""
         found = [
             Problem(key=each.key, found=each.found, allowed=each.allowed)
             for each in share_conflicts(self.config.robustness, sites)
         ]
         if found:
             raise ConfigError(found)
-
-    def _check_graph_over_sites(self) -> None:
-        """Raise ConfigError for what a graph over several sites cannot keep."""
-        traffic = self.config.traffic
-        for key in ("round_bytes", "run_bytes", "site_bytes"):
-            if (limit := getattr(traffic, key)) is not None:
-                raise ConfigError.about(
-                    f"traffic.{key}",
-                    found=f"{limit} with `topology: {self.config.federation.topology}` over "
-                    "several sites",
-                    allowed="leave it out: what clients exchange is not planned yet",
-                )
 
     @property
     def spilling(self) -> Spilling | None:
@@ -180,8 +171,34 @@ class LoadedConfig:
 
     def rounds_within_budget(self, sites: Sequence[str]) -> int | None:
         """How many rounds `traffic` covers over these sites; None without limits."""
+        costs = self.inputs.costs(self.config)
         clients = dict.fromkeys(sites, -(-self.cohort_size // len(sites)))
-        return rounds_within(self.config, self.inputs.costs(self.config), clients)
+        if (exchange := self.exchange) is None or len(sites) < 2:
+            return rounds_within(self.config, costs, clients)
+        shares = self.shares_among(sites)
+        return rounds_within(self.config, costs, clients, lambda n: exchange.of_round(n, shares))
+
+    @property
+    def exchange(self) -> ExchangeCosts | None:
+        """What clients exchange on a graph; None if they share one model."""
+        config, inputs = self.config, self.inputs
+        graphs = inputs.graphs
+        if graphs is None:
+            return None
+        names = (*averaged(inputs.roles), *counters(inputs.roles))
+        weight = 8 if config.federation.pushes else 0
+        return ExchangeCosts(
+            graph=graphs.of_round,
+            model=nbytes(inputs.initial[name] for name in names) + weight,
+            steps=(config.graph or Graph()).mixing_steps,
+        )
+
+    def shares_among(self, sites: Sequence[str]) -> Mapping[str, Share]:
+        """Each site's clients on a graph, if all sites have as many workers."""
+        alike = [SiteCapacity(site, 1) for site in sites]
+        exchange = exchange_of(self.config, self.inputs.graphs)
+        by, population = self.config.federation.assigned_by, self.inputs.population
+        return assign(by, population, alike, exchange=exchange).shares
 
 
 def read_config(

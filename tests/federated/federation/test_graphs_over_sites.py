@@ -23,7 +23,7 @@ from federations import (
 )
 from fedpilot.federated.core.rounds.participation import SiteRefused
 from fedpilot.federated.core.state import Array
-from fedpilot.federated.errors import ConfigError, RunRefused
+from fedpilot.federated.errors import RunRefused, TrafficSpent
 from fedpilot.mediator.core.assignment import STRATEGIES
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import Change, LyingSite
@@ -220,9 +220,50 @@ def test_a_site_that_answers_what_cannot_be_is_named(
         run_over(lab, NAMES)
 
 
-def test_a_limit_on_bytes_is_refused_over_several_sites(lab: Lab) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"traffic\.run_bytes"),
-        over(lab, NAMES, traffic__run_bytes="1GB") as federation,
-    ):
-        federation.run()
+# -- limits on bytes -------------------------------------------------------------------------------
+
+
+def rounds_of_traffic(run: Path) -> list[int]:
+    """Bytes of each round, from the first on, over all sites."""
+    crossed = Counter[int]()
+    with (run / "traffic.csv").open() as file:
+        for row in csv.DictReader(file):
+            crossed[int(row["round"])] += int(row["bytes"])
+    return [crossed[number] for number in range(1, max(crossed) + 1)]
+
+
+LIMITED: dict[str, dict[str, Any]] = {
+    "a ring": {},
+    "several steps": {"graph__mixing_steps": 2},
+    "weights that travel": {"name": "exponential", "strategy": "push_sum"},
+    "another graph in each round": {"name": "matching"},
+}
+
+
+@pytest.mark.parametrize("keys", [pytest.param(each, id=name) for name, each in LIMITED.items()])
+def test_what_clients_exchange_counts_before_a_round_begins(keys: dict[str, Any], lab: Lab) -> None:
+    free = run_over(lab, NAMES, **keys)
+    first, second, *_ = rounds_of_traffic(free.folder)
+    enough = {"traffic__run_bytes": str(first + second), **keys}
+    with over(lab, NAMES, **enough) as federation:
+        assert federation.loaded.rounds_within_budget(NAMES) == 2
+        with pytest.raises(TrafficSpent, match=r"round 3 is not begun: .*traffic\.run_bytes"):
+            federation.run(run_id="enough")
+    assert rounds_of_traffic(lab.runs / "enough") == [first, second]
+    short = {"traffic__run_bytes": str(first + second - 1), **keys}
+    with over(lab, NAMES, **short) as federation, pytest.raises(TrafficSpent, match="round 2"):
+        federation.run(run_id="short")
+    assert rounds_of_traffic(lab.runs / "short") == [first]
+
+
+def test_a_repeated_exchange_is_not_sent_beyond_the_limit(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site is lost amid the exchange: its round begins anew, and has used up its bytes."""
+    most = max(rounds_of_traffic(run_over(lab, NAMES).folder))
+    monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", ShakySite)
+    monkeypatch.setattr(ShakySite, "moments", {"north": {10}})
+    with over(lab, NAMES, traffic__round_bytes=str(most)) as federation:
+        federation._events.observers.append(returning(federation, "north"))
+        with pytest.raises(TrafficSpent, match=r"nothing more of round 2 is sent"):
+            in_time(federation.run)

@@ -189,6 +189,8 @@ class GraphRounds:
 
     def _exchange(self, query: GraphQuery, parts: Sequence[Part], step: int) -> None:
         """Pass the models of each site's clients on to the sites of their neighbors."""
+        shares = {part.site: part.share for part in parts}
+        self._run.orders.reserve_exchange(query.round_number, shares)
         given = [
             (one, other, self._ask(query, GIVING, one, step, about=other, to=told(other.share)))
             for one, other in itertools.permutations(parts, 2)

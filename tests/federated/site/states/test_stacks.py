@@ -79,8 +79,8 @@ def test_a_stack_with_a_spoilt_row_is_refused(path: Path) -> None:
 
 def test_clients_that_sat_out_continue_from_the_round_that_left_them(path: Path) -> None:
     with closing(ClientStates(path)) as states:
-        states.save_stack(1, np.array([2, 4]), stack([2, 4], 1))
-        states.save_stack(2, np.array([4]), stack([4], 2))
+        states.save_stack(1, np.array([2, 4]), LAYOUT, [stack([2, 4], 1)])
+        states.save_stack(2, np.array([4]), LAYOUT, [stack([4], 2)])
         states.forget_round(1)
         states.commit(2)
         found = states.load_stack(np.array([4, 2]), 3, np.array([2, 1])).columns
@@ -92,7 +92,7 @@ def test_clients_that_sat_out_continue_from_the_round_that_left_them(path: Path)
 def test_what_did_not_count_is_dropped_before_it_takes_the_place_of_what_did(path: Path) -> None:
     with closing(ClientStates(path)) as states:
         for number in (1, 2, 3):
-            states.save_stack(number, np.array([2, 4, 6]), stack([2, 4, 6], number))
+            states.save_stack(number, np.array([2, 4, 6]), LAYOUT, [stack([2, 4, 6], number)])
         states.forget_uncounted(np.array([2, 4]), np.array([1, 2]))
         states.commit(3)
         found = states.load_stack(np.array([2, 4, 6]), 4, np.array([1, 2, 3])).columns
