@@ -33,7 +33,8 @@ def budget_of(config: RunConfig) -> Budget:
 def judges_of(config: RunConfig, round_number: int) -> Judges:
     if not config.evaluation.is_due(round_number, config.federation.rounds):
         return Judges.NOBODY
-    return Judges.ALL if config.evaluation.where == "sites" else Judges.ONE
+    at_sites = config.evaluation.where == "sites" or config.evaluated_nodes != "none"
+    return Judges.ALL if at_sites else Judges.ONE
 
 
 def check_budget(config: RunConfig, costs: Costs) -> None:

@@ -1,6 +1,7 @@
-"""The bytes that clients' models move between sites, where neighbors on a graph are apart.
+"""The bytes that clients on a graph move beside the round's model and sum.
 
 Before each mixing step a client's model crosses once to each other site whose clients take it.
+Where clients' own models are evaluated, sites answer with two counts for each.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import numpy as np
 
 from fedpilot.mediator.core.traffic import Volume
 
-from ..population.shares import Share
+from ..population.sampling import Indices
+from ..population.shares import Share, held
 from ..topology.edges import Edges
+
+COUNTS = 16
+"""Bytes of a client's counts: how many samples, and how many of them are right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,8 @@ class ExchangeCosts:
     """Bytes of a client's model, with its weight if it has one."""
     steps: int
     """Mixing steps of a round."""
+    evaluated: Callable[[int], Indices]
+    """By round number, the clients whose own models are evaluated."""
 
     def of_step(
         self, round_number: int, shares: Mapping[str, Share], headers: int = 0
@@ -53,7 +60,13 @@ class ExchangeCosts:
         self, round_number: int, shares: Mapping[str, Share], headers: int = 0
     ) -> dict[str, Volume]:
         """What each site moves for all mixing steps of a round."""
-        return {
+        moved = {
             site: Volume(to_site=self.steps * each.to_site, from_site=self.steps * each.from_site)
             for site, each in self.of_step(round_number, shares, headers).items()
         }
+        evaluated = self.evaluated(round_number)
+        for site, share in shares.items():
+            if count := int(np.count_nonzero(held(evaluated, share))):
+                answer = COUNTS * count + headers
+                moved[site] += Volume(to_site=headers, from_site=answer)
+        return moved

@@ -53,6 +53,10 @@ class OrderForm:
         about = {"round": self.round_number, "model": self.model.digest, "share": told(share)}
         return Payload(kind=prefix + self.kind, header={**about, **self.header})
 
+    def bytes_of_counts(self, share: Share) -> int:
+        """Bytes of the answer about these clients that are no sum."""
+        return 0
+
     def key(self, share: Share) -> str:
         """The order's key, under which a restarted coordinator finds it again."""
         part = part_name(share, str(self.header.get("counted", "")))
@@ -83,9 +87,10 @@ class OrderSender:
         """Send the order, with its model unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
-        if self.budget is not None and form.kind != NODES:  # on one site, which has the model
+        if self.budget is not None:
             clients = min(self._asked, size(share)) if form.kind == TRAINING else None
-            self.budget.ask(form.round_number, site, with_model=new, clients=clients)
+            number, counts = form.round_number, form.bytes_of_counts(share)
+            self.budget.ask(number, site, with_model=new, clients=clients, counts=counts)
         if new:
             self._models[site] = model.digest
             order = replace(order, tensors=model.state)

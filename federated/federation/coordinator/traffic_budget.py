@@ -78,12 +78,22 @@ class TrafficBudget:
         for site, each in overdue:
             self._grant(round_number, site, each)
 
-    def ask(self, round_number: int, site: str, *, with_model: bool, clients: int | None) -> None:
+    def ask(
+        self,
+        round_number: int,
+        site: str,
+        *,
+        with_model: bool,
+        clients: int | None,
+        counts: int = 0,
+    ) -> None:
         """Reserve an order and its answer; raises TrafficSpent if too little is left.
 
-        The order is to train so many `clients`, or (None) to evaluate.
+        The order is to train so many `clients`, or (None) to evaluate. `counts` are bytes of its
+        answer beside a sum.
         """
-        wanted = self._costs.of_order(with_model=with_model, clients=clients)
+        order = self._costs.of_order(with_model=with_model, clients=clients)
+        wanted = order + Volume(from_site=counts)
         self._check(f"nothing more of round {round_number} is sent", round_number, {site: wanted})
         self._grant(round_number, site, wanted)
 

@@ -26,6 +26,7 @@ from ...core.population.federated_data.union import described
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
 from ...core.rounds.exchange_costs import ExchangeCosts
+from ...core.rounds.node_scores import NodesEvaluated, nodes_evaluated
 from ...core.state import averaged, counters, nbytes
 from ...errors import ConfigError, Problem
 from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
@@ -185,12 +186,16 @@ class LoadedConfig:
         graphs = inputs.graphs
         if graphs is None:
             return None
+        evaluation, rounds = config.evaluation, config.federation.rounds
+        which = NodesEvaluated(config.evaluated_nodes)
+        nodes = nodes_evaluated(which, inputs.population, config.run.random_seed)
         names = (*averaged(inputs.roles), *counters(inputs.roles))
         weight = 8 if config.federation.pushes else 0
         return ExchangeCosts(
             graph=graphs.of_round,
             model=nbytes(inputs.initial[name] for name in names) + weight,
             steps=(config.graph or Graph()).mixing_steps,
+            evaluated=lambda number: nodes if evaluation.is_due(number, rounds) else nodes[:0],
         )
 
     def shares_among(self, sites: Sequence[str]) -> Mapping[str, Share]:

@@ -12,6 +12,7 @@ from fedpilot.mediator import Payload, Share
 
 from ....core.population.sampling import Indices
 from ....core.population.shares import Mask, held, packed
+from ....core.rounds.exchange_costs import COUNTS
 from ....core.rounds.node_scores import (
     NodeScores,
     NodesEvaluated,
@@ -63,6 +64,9 @@ class NodesQuery(RoundQuery):
 
     def most(self, share: Share) -> int:
         return len(self.of(share))
+
+    def bytes_of_counts(self, share: Share) -> int:
+        return COUNTS * len(self.of(share))
 
     def of(self, share: Share) -> Indices:
         """The clients of an order whose models are evaluated."""
