@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .costs import RoundCost, RoundWork, places_of, round_cost
 from .moving import reassigned, rebalanced, shared_out
 from .records import (
     Assignment,
@@ -58,12 +59,16 @@ __all__ = [
     "Division",
     "Exchange",
     "NotAssignable",
+    "RoundCost",
+    "RoundWork",
     "Share",
     "SiteCapacity",
     "assign",
     "joined",
+    "places_of",
     "reassigned",
     "rebalanced",
+    "round_cost",
     "shared_out",
     "size",
 ]

@@ -76,7 +76,7 @@ def _counts(problem: AssignmentProblem, free: int) -> Mapping[str, int]:
 
 def _graph_of(problem: AssignmentProblem, free: Indices, names: list[str]) -> Adjacency:
     """The exchange among movable clients, and of each with the pinned ones of each site."""
-    ends = np.empty((0, 2), np.int64) if problem.exchange is None else problem.exchange.ends
+    ends = np.empty((0, 2), np.int64) if problem.exchange is None else problem.exchange.pairs.ends
     drawn = np.zeros((len(free), len(names)), dtype=np.int64)
     inside = np.isin(ends, free)
     for place, name in enumerate(names):
