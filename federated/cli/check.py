@@ -125,14 +125,14 @@ def _places(loaded: LoadedConfig) -> Indices:
 
     from fedpilot.mediator.core.assignment import SiteCapacity, assign
 
-    from ..prepare.topology import exchange_of
+    from ..prepare.topology import lasting_exchange_of
 
     federation, sites = loaded.config.federation, loaded.config.sites.names
     alike = [SiteCapacity(site, 1) for site in sites]
     places = np.zeros(loaded.inputs.population, dtype=np.int64)
     if len(sites) < 2:
         return places
-    exchange = exchange_of(loaded.config, loaded.inputs.data.partition)
+    exchange = lasting_exchange_of(loaded.config, loaded.inputs.data.partition)
     shares = assign(federation.assigned_by, len(places), alike, exchange=exchange).shares
     for number, site in enumerate(sites):
         for clients in shares.get(site, ()):
