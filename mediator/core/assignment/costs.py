@@ -21,28 +21,11 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from .records import Exchange, SiteCapacity
+from .records import Exchange, RoundWork, SiteCapacity
 from .shares import Share, members
 
 Indices = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoundWork:
-    """What a round computes and moves, whichever client is where; 0 or None if not known."""
-
-    samples: Indices | None = None
-    """(clients,): of each client."""
-    trained: float = 1.0
-    """The part of all clients that a round trains."""
-    model_bytes: int = 0
-    """Of the model that each site gets, and of a client's own model on a graph."""
-    sum_bytes: int = 0
-    """Of a site's answer: eight for each parameter."""
-    update_bytes: int = 0
-    """Added to an answer for each client, where an algorithm needs every update."""
-    mixing_steps: int = 1
 
 
 class Resource(StrEnum):

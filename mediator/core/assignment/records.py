@@ -70,6 +70,23 @@ def _sorted(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDA
     return np.stack([keys // many, keys % many], axis=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundWork:
+    """What a round computes and moves, whichever client is where; 0 or None if not known."""
+
+    samples: npt.NDArray[np.int64] | None = None
+    """(clients,): of each client."""
+    trained: float = 1.0
+    """The part of all clients that a round trains."""
+    model_bytes: int = 0
+    """Of the model that each site gets, and of a client's own model on a graph."""
+    sum_bytes: int = 0
+    """Of a site's answer: eight for each parameter."""
+    update_bytes: int = 0
+    """Added to an answer for each client, where an algorithm needs every update."""
+    mixing_steps: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentProblem:
     """What a strategy decides on."""
@@ -81,6 +98,8 @@ class AssignmentProblem:
     """The others, whose data stays at a site; it may be absent."""
     exchange: Exchange | None = None
     """None if clients exchange with the coordinator alone."""
+    work: RoundWork | None = None
+    """None if a round's costs are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
