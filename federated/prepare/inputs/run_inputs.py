@@ -97,12 +97,18 @@ class RunInputs:
         """The bytes that a round of the run moves, counted by its tensors."""
         return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
 
-    def round_work(self, config: RunConfig) -> RoundWork:
-        """What a round of the run computes and moves; with `gossip`, a round after the first."""
+    def round_work(self, config: RunConfig, *, counted: bool = True) -> RoundWork:
+        """What a round of the run computes and moves; with `gossip`, a round after the first.
+
+        Counting the clients' samples takes seconds for a million of them: `counted=False` does not.
+        """
         costs, union = self.costs(config), self.union
         gossips = config.federation.aggregation_strategy == "gossip"
         sizes = self.data.partition.sizes
-        samples = union.samples() if union is not None else sizes(np.arange(self.population))
+        if not counted:
+            samples = None
+        else:
+            samples = union.samples() if union is not None else sizes(np.arange(self.population))
         return RoundWork(
             samples=samples,
             trained=0.0 if gossips else self.cohort_size / self.population,

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .costs import RoundCost, places_of, round_cost
+from .costs import (
+    Load,
+    Resource,
+    RoundCost,
+    cost_of,
+    crossing_models,
+    places_of,
+    round_cost,
+)
 from .moving import reassigned, rebalanced, shared_out
 from .records import (
     Assignment,
@@ -63,12 +71,16 @@ __all__ = [
     "ClientMove",
     "Division",
     "Exchange",
+    "Load",
     "NotAssignable",
+    "Resource",
     "RoundCost",
     "RoundWork",
     "Share",
     "SiteCapacity",
     "assign",
+    "cost_of",
+    "crossing_models",
     "joined",
     "places_of",
     "reassigned",

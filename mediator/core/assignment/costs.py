@@ -95,8 +95,8 @@ class Load:
 
     clients: Indices
     """(sites,)"""
-    samples: Indices
-    """(sites,): of all its clients; 0 if not known."""
+    samples: Indices | Seconds
+    """(sites,): of all its clients, or as many as are expected; 0 if not known."""
     crossing: Indices | None
     """(sites, sites): the models that the first gives the second in a mixing step; None in a star,
     where clients have no models of their own."""
@@ -221,15 +221,25 @@ def round_cost(
 
     `exchange` says who exchanges models with whom, if clients have models of their own.
     """
-    prices = Prices.of(sites, samples_known=work.samples is not None)
     load = Load.of(places, len(sites), work, exchange)
+    return cost_of(load, sites, work, samples_known=work.samples is not None)
+
+
+def cost_of(
+    load: Load, sites: Sequence[SiteCapacity], work: RoundWork, *, samples_known: bool
+) -> RoundCost:
+    """What a round costs, with the load of each of `sites`; `load` may have expected samples."""
+    prices = Prices.of(sites, samples_known=samples_known)
     found = phases(load, prices, work)
     slowest = tuple(_slowest(name, parts, sites) for name, parts in found.items())
     crossing = np.zeros((1, 1), dtype=np.int64) if load.crossing is None else load.crossing
     return RoundCost(
         seconds=sum(phase.seconds for phase in slowest),
         phases=slowest,
-        sites=tuple(_of_site(at, site, load, found, work) for at, site in enumerate(sites)),
+        sites=tuple(
+            _of_site(at, site, load, found, work, samples_known=samples_known)
+            for at, site in enumerate(sites)
+        ),
         crossing_models=int(crossing.sum()) * work.mixing_steps,
         unknown=prices.unknown,
     )
@@ -256,7 +266,13 @@ def _slowest(name: str, parts: Parts, sites: Sequence[SiteCapacity]) -> Phase:
 
 
 def _of_site(
-    at: int, site: SiteCapacity, load: Load, found: Mapping[str, Parts], work: RoundWork
+    at: int,
+    site: SiteCapacity,
+    load: Load,
+    found: Mapping[str, Parts],
+    work: RoundWork,
+    *,
+    samples_known: bool,
 ) -> SiteCost:
     clients, steps = int(load.clients[at]), work.mixing_steps
     up = down = 0
@@ -270,7 +286,7 @@ def _of_site(
     return SiteCost(
         site=site.name,
         clients=clients,
-        samples=None if work.samples is None else float(load.samples[at]) * work.trained,
+        samples=float(load.samples[at]) * work.trained if samples_known else None,
         models_up=up,
         models_down=down,
         bytes_up=up * work.model_bytes + (answer if clients else 0),
