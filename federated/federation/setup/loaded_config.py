@@ -31,6 +31,7 @@ from ...prepare.user_code import UserCode
 from ..events import Emit
 
 if TYPE_CHECKING:
+    from ...core.execution.facts import ModelFacts
     from ...prepare.inputs.run_inputs import RunInputs
 
 Located = Callable[[ConfigError], ConfigError]
@@ -48,6 +49,8 @@ class LoadedConfig:
     paths: Sequence[str]
     """Folders searched for the user's own modules."""
     located: Located
+    model_facts: ModelFacts | None = None
+    """What the choice of an execution found out about the model, if anything."""
 
     @property
     def identity(self) -> str:
@@ -92,7 +95,7 @@ class LoadedConfig:
         from ...prepare.execution_choice import settled
 
         try:
-            self.config, reason = settled(self.config, self.inputs)
+            self.config, reason, self.model_facts = settled(self.config, self.inputs)
         except ConfigError as error:
             raise self.located(error) from error
         training = self.config.training
