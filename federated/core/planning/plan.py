@@ -185,6 +185,8 @@ def planned(
     Raises NotAssignable if the strategy leaves clients without a site.
     """
     assignment = assignment or assigned(inputs, sites, vnodes)
+    # Clients whose data stays at a site that takes no part wait for it there.
+    vnodes = {**dict.fromkeys(assignment.shares, 0), **vnodes}
     capacity = capacities(inputs, sites, vnodes)
     costs = _costs(inputs, capacity, assignment.shares)
     seconds = float(np.mean([cost.seconds for cost in costs]))

@@ -13,6 +13,7 @@ import pytest
 from command_line import invoke
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
+from unions import told
 from user_service import Served, a_site, serving
 
 pytestmark = pytest.mark.usefixtures("own_folder", "_own_path")
@@ -152,6 +153,34 @@ def test_a_mediators_sites_are_those_with_which_a_run_would_begin(served: Served
     few = invoke("plan", "ring.yaml", *served.options, "--set", "sites=3")
     assert few.exit_code == 3
     assert "--set sites.count=2" in few.stderr
+
+
+AT_SITES = """
+federation: {rounds: 3}
+model: {model_type: mlp}
+data: {from: sites, dataset: scans}
+evaluation: {where: sites}
+resources: {workers: 1}
+"""
+
+
+def test_clients_are_at_the_sites_that_declare_their_data(served: Served) -> None:
+    Path("scans.yaml").write_text(AT_SITES)
+    served.service.sites = {
+        name: a_site(name, data=data)
+        for name, data in {
+            "oslo": {"scans": told(clients=3, counts=[5, 5, 20], exact=True)},
+            "bern": {"scans": told(clients=1, counts=[7], exact=True)},
+            "rome": {"other": told()},
+        }.items()
+    }
+    result = invoke("plan", "scans.yaml", "--json", *served.options)
+    assert result.exit_code == 0, result.stderr
+    sites = json.loads(result.stdout)["sites"]
+    assert [(s["name"], s["clients"], s["samples"]) for s in sites] == [
+        ("bern", 1, 7),
+        ("oslo", 3, 30),
+    ]
 
 
 def test_without_its_mediator_there_is_no_plan() -> None:

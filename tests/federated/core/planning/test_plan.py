@@ -125,6 +125,15 @@ def test_the_clients_of_a_run_are_where_it_has_put_them() -> None:
     assert [site.clients for site in plan.sites] == [1, 9]
 
 
+def test_clients_whose_data_is_at_a_site_that_is_away_stay_there() -> None:
+    inputs = replace(STAR, pinned={"away": [range(0, 3)]})
+    plan = planned(inputs, [FAST], {"fast": 2})
+    assert [(site.site, site.clients, site.vnodes) for site in plan.sites] == [
+        ("away", 3, 0),
+        ("fast", 7, 2),
+    ]
+
+
 sites = st.dictionaries(
     st.sampled_from("abcdef"),
     st.tuples(st.integers(1, 9), st.sampled_from([None, 1.0, 33.0]), st.sampled_from([None, 0.1])),
