@@ -44,6 +44,14 @@ def test_the_bytes_of_a_round_have_one_model_to_a_site_however_it_came() -> None
     assert (found.model_bytes, found.sum_bytes) == (40, 80)
 
 
+def test_the_model_of_the_last_evaluation_trains_no_more() -> None:
+    """So it is no part of what a round moves, however few rounds there were."""
+    trained = [(number, "a", "to_site", "training", 40) for number in (1, 2, 3)]
+    evaluated = [*trained, (3, "a", "to_site", "evaluation", 40)]
+    rows = [row(1), row(2), row(3)]
+    assert measured("r", rows, evaluated, epochs=1).bytes_in == {"a": 40}
+
+
 def test_rounds_without_training_have_no_pace() -> None:
     rows = [row(1), row(2, training_seconds=0.0, samples=0)]
     found = measured("r", rows, (), epochs=1)
