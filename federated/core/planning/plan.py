@@ -171,6 +171,7 @@ def assigned(
         capacities(inputs, sites, vnodes),
         inputs.pinned,
         lasting if cuts else None,
+        inputs.work if cuts else None,
     )
 
 

@@ -101,7 +101,9 @@ def test_a_ring_is_cut_between_its_sites_and_compared_with_round_robin() -> None
     assert plan.round_robin.seconds > (plan.cut.seconds or 0)
     assert [site.models_out for site in plan.sites] == [2, 2]
     assert [site.kept_bytes for site in plan.sites] == [500, 500]
-    assert "cuts 2 of 10 edges" in plan.assignment.reason
+    assert "makes a round take" in plan.assignment.reason
+    unlinked = planned(RING, [], {"slow": 1, "fast": 1})
+    assert "cuts 2 of 10 edges" in unlinked.assignment.reason
 
 
 def test_a_graph_that_changes_has_the_means_of_its_rounds() -> None:
