@@ -5,6 +5,7 @@ FederatedError
 ├── RunRefused             the run cannot be continued or made as asked            (exit 2)
 ├── CodeRefused            the user's own code cannot be sent, or be run           (exit 2)
 ├── VersionsDiffer         a site's fedpilot reads the config differently          (exit 3)
+├── NotFeasible            the gang does not fit its sites                         (exit 3)
 ├── TrafficSpent           a round costs more than is left of the traffic budget    (exit 3)
 ├── DataUnusable           a site's data cannot be used as its admin declared it   (exit 1)
 ├── ClientFailed           a client's training or evaluation raised                (exit 1)
@@ -19,6 +20,7 @@ FederatedError
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -87,6 +89,26 @@ class VersionsDiffer(FederatedError):
             f"{self.why}; the coordinator has version {self.coordinators}. Give both the same "
             "version, or leave those keys at their default"
         )
+
+
+class NotFeasible(FederatedError):
+    """The sites could not hold the run's gang even if they were idle."""
+
+    exits_with = REFUSED
+
+    def __init__(
+        self, wanted: str, found: str, fits: str = "", options: Sequence[str] = ()
+    ) -> None:
+        """`fits` is the largest gang that fits, and `options` ask for it, as after `--set`."""
+        super().__init__(wanted, found, fits, tuple(options))
+        self.wanted, self.found, self.fits, self.options = wanted, found, fits, tuple(options)
+
+    def __str__(self) -> str:
+        asked = f"{self.wanted} asked: {self.found}"
+        if not self.options:
+            return asked
+        words = " ".join(["--set " + shlex.quote(each) for each in self.options])
+        return f"{asked}. {self.fits} fit: {words}"
 
 
 class TrafficSpent(FederatedError):

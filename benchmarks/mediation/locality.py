@@ -1,8 +1,11 @@
 """Cuts of graphs of 100,000 nodes over eight unequal sites, beside METIS and the order of nodes.
 
     python benchmarks locality [--nodes 100000] [--graphs ring torus ...]
+    python benchmarks locality --slow 4 [--slow 1 4 7]
 
-Each graph is cut in a process of its own, which tells its seconds and its largest memory.
+Each graph is cut in a process of its own, which tells its seconds and its largest memory. `--slow`
+gives some sites a tenth of the others' bandwidth. Then cuts count by the modelled seconds of a
+round, beside those of METIS.
 """
 
 from __future__ import annotations
@@ -16,12 +19,28 @@ import numpy as np
 from measuring import Run, command, measured, parser, result_of, spread, table
 
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
-from fedpilot.mediator.core.assignment import Exchange, SiteCapacity, assign
-from fedpilot.mediator.core.assignment.graph_cuts import Adjacency, by_metis, crossing, in_order
+from fedpilot.mediator.core.assignment import (
+    Exchange,
+    RoundWork,
+    SiteCapacity,
+    assign,
+    places_of,
+    round_cost,
+)
+from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
+    Adjacency,
+    by_metis,
+    crossing,
+    in_order,
+)
 from fedpilot.mediator.core.assignment.proportions import proportional
 from fedpilot.mediator.core.assignment.shares import members
+from fedpilot.mediator.core.links import LinkSpeed
 
 SECTION = "locality"
+BYTES_PER_S, SLOWER = 12.5e6, 10
+"""100 Mbit/s, and how many times slower the links of `--slow` are."""
+WORK = RoundWork(model_bytes=400_000, sum_bytes=800_000)
 VNODES = {f"site_{number}": 2 + 3 * number for number in range(8)}
 OPTIONS = {
     "ring": GraphOptions(),
@@ -78,6 +97,35 @@ def cut(name: str, nodes: int) -> dict[str, float]:
     }
 
 
+def slow(name: str, nodes: int, *slow_sites: int) -> dict[str, float]:
+    """Assign the nodes of a graph over unequal links; seconds of a round, and by METIS alone."""
+    counts = proportional(nodes, VNODES)
+    goal = np.array([counts[site] for site in sorted(VNODES)])
+    ends = edges_of(name, nodes, np.random.default_rng(5).permutation(in_order(goal)))
+    exchange = Exchange.between(ends[:, 0], ends[:, 1])
+    sites = []
+    for number, (site, vnodes) in enumerate(VNODES.items()):
+        rate = BYTES_PER_S / (SLOWER if number in slow_sites else 1)
+        sites.append(SiteCapacity(site, vnodes, link=LinkSpeed(up=rate, down=rate)))
+    started = time.perf_counter()
+    shares = assign("locality", nodes, sites, exchange=exchange, work=WORK).shares
+    seconds = time.perf_counter() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    graph = Adjacency.of(nodes, exchange.ends, np.zeros((nodes, len(VNODES)), dtype=np.int64))
+    places = places_of(shares, sites, nodes)
+    tried = {
+        "round_s": places,
+        "k_way_s": by_metis(graph, goal, recursive=False),
+        "recursive_s": by_metis(graph, goal, recursive=True),
+    }
+    return {
+        **{way: round_cost(each, sites, WORK, exchange).seconds for way, each in tried.items()},
+        "fullest": float((np.bincount(places, minlength=len(goal)) / goal).max()),
+        "seconds": seconds,
+        "gib": memory,
+    }
+
+
 def rand_index(one: np.ndarray, other: np.ndarray) -> float:
     """The adjusted Rand index of two divisions (Hubert and Arabie 1985): 1 if they are alike."""
     both = np.bincount(one * (int(other.max()) + 1) + other)
@@ -104,8 +152,24 @@ def text(runs: Mapping[str, list[Run]]) -> str:
     return table([*head, "s", "GiB"], rows)
 
 
+def text_of_slow(runs: Mapping[str, list[Run]]) -> str:
+    """The table over unequal links."""
+    rows = []
+    for name, each in runs.items():
+        last = each[-1]
+        times = [f"{last[way]:,.4g}" for way in ("round_s", "k_way_s", "recursive_s")]
+        ratios = [f"{last['round_s'] / last[way]:.2f}" for way in ("k_way_s", "recursive_s")]
+        seconds = spread(run["seconds"] for run in each).text(1)
+        rows.append(
+            [name, *times, *ratios, f"{last['fullest']:.3f}", seconds, f"{last['gib']:.2f}"]
+        )
+    head = ["graph", "round s", "k-way s", "recursive s", "of k-way", "of recursive", "fullest"]
+    return table([*head, "s", "GiB"], rows)
+
+
 def main() -> None:
     options = parser(__doc__ or "", reps=1)
+    options.add_argument("--slow", nargs="+", type=int, choices=range(len(VNODES)), default=[])
     options.add_argument("--nodes", type=int, default=100_000)
     options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     arguments = options.parse_args()
@@ -116,4 +180,15 @@ def main() -> None:
     def say(run: Run) -> str:
         return f"{run['cut']:>9,.0f} edges cut in {run['seconds']:.1f} s"
 
+    def once_slow(name: str, _turn: int) -> Run:
+        return result_of(command("locality:slow", name, arguments.nodes, *arguments.slow))
+
+    def say_slow(run: Run) -> str:
+        return f"{run['round_s']:>9,.1f} s a round, assigned in {run['seconds']:.1f} s"
+
+    if arguments.slow:
+        section = f"{SECTION}_slow_{'_'.join(map(str, arguments.slow))}"
+        found = measured(section, arguments.graphs, once_slow, say_slow, arguments)
+        print("\n" + text_of_slow(found))
+        return
     print("\n" + text(measured(SECTION, arguments.graphs, once, say, arguments)))

@@ -1,4 +1,7 @@
-"""Formats amounts for messages, tables and logs, and parses sizes (1 KB is 1000 B, 1 KiB 1024)."""
+"""Formats amounts for messages, tables and logs, and parses sizes, speeds and times.
+
+1 KB is 1000 B, 1 KiB 1024.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,12 @@ from collections.abc import Sequence
 DASH = "–"
 """Stands for an unknown or missing value."""
 SIZE_IN_WORDS = "bytes, such as 16GiB or 1048576"
+RATE_IN_WORDS = "a speed above 0, such as 100Mbit/s or 12.5MB/s"
+BRIEF_IN_WORDS = "a time, such as 2ms or 0.5s"
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]i?B|B)?")
+_RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]?)bit/s")
+_BRIEF = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?(us|µs|ms|s)")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -42,6 +50,38 @@ def bytes_of(text: str) -> int | None:
     """The whole bytes in a text such as `1.5 GiB`; None if it is not a size."""
     found = _SIZE.fullmatch(text.strip())
     return None if found is None else int(float(found[1]) * _UNITS[found[2] or "B"])
+
+
+def rate_of(text: str) -> float | None:
+    """The bytes per second in a text such as `100 Mbit/s` or `12.5MB/s`; None if it is no speed."""
+    stripped = text.strip()
+    if found := _RATE.fullmatch(stripped):
+        rate = float(found[1]) * _UNITS[f"{found[2]}B"] / 8
+    else:
+        size = bytes_of(stripped.removesuffix("/s")) if stripped.endswith("B/s") else None
+        rate = float(size or 0)
+    return rate or None
+
+
+def in_rate(bytes_per_second: float) -> str:
+    """`12.5 MB/s`."""
+    return f"{in_bytes(bytes_per_second)}/s"
+
+
+def seconds_of(text: str) -> float | None:
+    """The seconds in a text such as `2ms` or `0.5 s`; None if it is no time."""
+    found = _BRIEF.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+
+def brief(seconds: float) -> str:
+    """`340 µs`, `12.5 ms`, `4.21 s`, `3 min 5 s`: three digits below a minute."""
+    if seconds >= 59.95:
+        return duration(seconds)
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return "0 s" if seconds < 5e-10 else f"{seconds / 1e-6:.1g} µs"
 
 
 def duration(seconds: float, units: int = 2) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -64,7 +65,8 @@ def choose(
             return Choice(Execution(ExecutionKind.SEQUENTIAL, SEQUENTIAL_CHUNK), why[:300])
         facts = NO_FACTS
     with _threads(threads):
-        return _checked(module, training, where, wish, facts, like=sample, loss=loss)
+        choice = _checked(module, training, where, wish, facts, like=sample, loss=loss)
+    return choice if facts is NO_FACTS else replace(choice, facts=facts)
 
 
 NO_FACTS = ModelFacts(layers=(), trained=1, tensors=1, inputs=1, itemsize=4)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from ..config import with_execution
 from ..config.schema import RunConfig, Training
 from ..core.execution.cost_model import NEWEST
 from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
-from ..core.execution.facts import FIGURED_MEMORY, Circumstances, ExecutionKind
+from ..core.execution.facts import (
+    FIGURED_MEMORY,
+    Circumstances,
+    ExecutionKind,
+    ModelFacts,
+)
 from ..engine.choosing import choose
 from ..engine.training.client import client_update_function
 from ..engine.training.modules import ONE_GENERATOR, loss_function
@@ -18,7 +25,15 @@ from .inputs.model import SUITS_EVERY_MODEL, fresh_module
 from .inputs.run_inputs import RunInputs
 
 
-def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
+class Settled(NamedTuple):
+    """A config without `auto`, why it is so, and what of the model decided it, if anything did."""
+
+    config: RunConfig
+    reason: str
+    facts: ModelFacts | None
+
+
+def settled(config: RunConfig, inputs: RunInputs) -> Settled:
     """The config with its `auto` replaced, and the reason; ConfigError for an unsuitable choice.
 
     The record of an earlier run stays as it is.
@@ -34,7 +49,7 @@ def settled(config: RunConfig, inputs: RunInputs) -> tuple[RunConfig, str]:
         number, reason = number or NEWEST, choice.reason
     kind, size = str(choice.execution.kind), choice.execution.chunk_size
     made = with_execution(config, kind, size, model=number, reason=reason)
-    return made, reason or AS_CONFIGURED
+    return Settled(made, reason or AS_CONFIGURED, choice.facts)
 
 
 def _choice(config: RunConfig, inputs: RunInputs) -> Choice:

@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from fedpilot.fabric import (
-    FixedSizeNode,
-    FixedSizeNodes,
-    Resources,
-    SchedulingPolicy,
-    VirtualCluster,
-    check_feasible,
-    local_machine,
-)
+from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
 from fedpilot.mediator import GangRequest
 
 from ..config.schema import RunConfig
@@ -79,25 +71,20 @@ def first_processes(request: GangRequest, machine: Machine) -> int:
 
 def enter_ray(
     config: RunConfig,
-    request: GangRequest,
     store: int,
     begun: RayCluster | None,
     undo: ExitStack,
 ) -> Cluster:
     """Return the Ray that the config names, or a private one with `store` bytes for objects.
 
-    Uses `begun`, from `begin_ray`, if it has enough room; the caller closes it. Raises
-    GangInfeasible before it starts a private one that could never hold the gang.
+    Uses `begun`, from `begin_ray`, if it has enough room; the caller closes it, and has checked
+    that a private one could hold the gang.
     """
     from fedpilot.fabric import RayCluster
 
     ray, patience_s = config.resources.ray, config.resources.start_timeout
     if ray.address is not None:
         return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode, patience_s))
-    machine = local_machine(ray.num_cpus, ray.num_gpus)
-    nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
-    group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
-    check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name=request.name)
     if begun is not None and store <= SMALLEST_OBJECT_STORE:
         begun.wait(patience_s)
         return begun

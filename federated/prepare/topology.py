@@ -118,17 +118,22 @@ def in_one_part(config: RunConfig) -> bool:
     return federation.topology not in DRAWN | {"custom"} and not federation.has_own_topology
 
 
-def exchange_of(config: RunConfig, graphs: Topology | None) -> Exchange | None:
-    """Which clients exchange with each other in every round, if their assignment asks for that.
+def exchange_of(graphs: Topology, round_number: int = 1) -> Exchange:
+    """Which clients give their models to which in a round."""
+    edges = graphs.of_round(round_number)
+    if edges.is_symmetric:
+        return Exchange.between(edges.sources, edges.receivers)
+    return Exchange.directed(edges.sources, edges.receivers)
+
+
+def lasting_exchange_of(config: RunConfig, graphs: Topology | None) -> Exchange | None:
+    """Which clients exchange in every round, if their assignment asks for that.
 
     None if clients share one model, or exchange with others in each round.
     """
     if config.federation.assigned_by != "locality":
         return None
-    if graphs is None or graphs.changes:
-        return None
-    edges = graphs.of_round(1)
-    return Exchange.between(edges.receivers, edges.sources)
+    return None if graphs is None or graphs.changes else exchange_of(graphs)
 
 
 def graph_digest(config: RunConfig, graphs: Topology | None) -> str:

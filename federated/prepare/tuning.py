@@ -58,7 +58,7 @@ def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
         update={"execution": "auto", "chunk_size": "auto", "execution_reason": None}
     )
     config = config.model_copy(update={"training": auto})
-    decided = settled(config, inputs)[0].training
+    decided = settled(config, inputs).config.training
     chosen = Execution(ExecutionKind(decided.execution), int(decided.chunk_size))
     before = torch.get_num_threads()
     torch.set_num_threads(config.resources.threads_per_worker)

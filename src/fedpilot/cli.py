@@ -37,6 +37,11 @@ COMMANDS = {
     "check": CommandEntry(
         "fedpilot.federated.cli.check:check", "Validate a config and print all its values.", RUNS
     ),
+    "plan": CommandEntry(
+        "fedpilot.federated.cli.plan:plan",
+        "Show where clients would train, and what a round costs.",
+        RUNS,
+    ),
     "tune": CommandEntry(
         "fedpilot.federated.cli.tune:tune", "Find the fastest execution for a model.", RUNS
     ),

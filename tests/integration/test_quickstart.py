@@ -52,6 +52,7 @@ def test_the_run_folder_is_complete(finished: tuple[Path, str, str]) -> None:
     assert files == {
         *("config.yaml", "metrics.jsonl", "metrics.csv", "model.safetensors", "best.safetensors"),
         *("checkpoints", "journal", "traffic.csv", "curves.png", "manifest.json"),
+        "plan.json",
     }
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "checkpoints").iterdir())) == 2

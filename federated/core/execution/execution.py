@@ -7,7 +7,7 @@ model's structure. The coordinator decides once, before sites start, and records
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .cost_model import costs_of
 from .facts import Circumstances, Execution, ExecutionKind, ModelFacts, bytes_per_client
@@ -39,6 +39,8 @@ class Choice:
 
     execution: Execution
     reason: str
+    facts: ModelFacts | None = field(default=None, compare=False)
+    """Of the model, if it was looked at."""
 
 
 def decide(

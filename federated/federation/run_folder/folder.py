@@ -3,6 +3,7 @@
     runs/<run-id>/
       config.yaml           as resolved           manifest.json    versions, hardware, digests
       metrics.jsonl, .csv   a row per round       traffic.csv      bytes per round and site
+      plan.json             what a round costs
       model.safetensors     the last model        best.safetensors the best one
       checkpoints/          the last two          journal/         the round in flight
       curves.png            loss and accuracy     tensorboard/     when asked for

@@ -33,6 +33,7 @@ from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
 from .client_sites import keep_at_their_sites
 from .continuing import ROUNDS, Parent
+from .run_plan import write_plan
 from .run_record import RunAttempt, RunResult
 
 GO_ON = "; a new run can go on to more rounds: `fedpilot run --from`"
@@ -188,6 +189,7 @@ class RunDriver:
         if self._loaded.config.clients_keep_states:
             mediator = self._gang.running("the gang has ended meanwhile")
             keep_at_their_sites(mediator, folder.journal)
+        write_plan(folder, self._loaded, self._gang)
         if resumed:
             self._gang.relay.compare_workers(before)
         initial = self._loaded.inputs.initial

@@ -19,6 +19,7 @@ from ..report.curves import draw, prepare
 from ..run_folder.folder import RunFolder
 from ..setup.loaded_config import LoadedConfig
 from .continuing import Parent
+from .run_plan import beside_plan
 
 SUBMITTED = "submitted"
 """Status of a run that a mediator has accepted and that has not begun."""
@@ -107,8 +108,10 @@ class RunAttempt:
 
     def ended(self, ending: Mapping[str, Any]) -> None:
         """Record the end, in the manifest first; curves.png can wait."""
-        self._folder.update_manifest(ended=_now(), **ending)
-        rows, config = self._folder.rows(), self._loaded.config
+        config = self._loaded.config
+        beside = beside_plan(self._folder, config.training.number_of_epochs)
+        self._folder.update_manifest(ended=_now(), **ending, **beside)
+        rows = self._folder.rows()
         try:
             self._folder.write_csv(rows)
             if config.outputs.curves and rows:

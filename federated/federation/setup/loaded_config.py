@@ -32,11 +32,12 @@ from ...errors import ConfigError, Problem
 from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
-from ...prepare.topology import exchange_of, graph_digest
+from ...prepare.topology import graph_digest, lasting_exchange_of
 from ...prepare.user_code import UserCode
 from ..events import Emit
 
 if TYPE_CHECKING:
+    from ...core.execution.facts import ModelFacts
     from ...prepare.inputs.run_inputs import RunInputs
 
 Located = Callable[[ConfigError], ConfigError]
@@ -54,6 +55,8 @@ class LoadedConfig:
     paths: Sequence[str]
     """Folders searched for the user's own modules."""
     located: Located
+    model_facts: ModelFacts | None = None
+    """What the choice of an execution found out about the model, if anything."""
 
     @property
     def identity(self) -> str:
@@ -96,7 +99,7 @@ class LoadedConfig:
         from ...prepare.execution_choice import settled
 
         try:
-            self.config, reason = settled(self.config, self.inputs)
+            self.config, reason, self.model_facts = settled(self.config, self.inputs)
         except ConfigError as error:
             raise self.located(error) from error
         training = self.config.training
@@ -201,7 +204,7 @@ class LoadedConfig:
     def shares_among(self, sites: Sequence[str]) -> Mapping[str, Share]:
         """Each site's clients on a graph, if all sites have as many workers."""
         alike = [SiteCapacity(site, 1) for site in sites]
-        exchange = exchange_of(self.config, self.inputs.graphs)
+        exchange = lasting_exchange_of(self.config, self.inputs.graphs)
         by, population = self.config.federation.assigned_by, self.inputs.population
         return assign(by, population, alike, exchange=exchange).shares
 

@@ -108,13 +108,13 @@ class GangSession:
             promises = mediator.reserve(request, min_sites=least, required=required)
         vnodes = {site: promise.vnodes for site, promise in promises.items()}
         events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
-        from ...prepare.topology import exchange_of
+        from ...prepare.topology import lasting_exchange_of
 
         union = loaded.inputs.union
         mediator.membership.assign(
             loaded.inputs.population,
             None if union is None else union.pinned,
-            exchange_of(config, loaded.inputs.graphs) if len(promises) > 1 else None,
+            lasting_exchange_of(config, loaded.inputs.graphs) if len(promises) > 1 else None,
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()

@@ -19,16 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpilot.common.host.machine import load
-from fedpilot.fabric import (
-    FixedSizeNode,
-    FixedSizeNodes,
-    Machine,
-    VirtualCluster,
-    check_feasible,
-    local_machine,
-)
+from fedpilot.fabric import local_machine
 from fedpilot.fabric.ray.home import own_folder, sweep
-from fedpilot.mediator import GangRequest, LinkedSite, Payload, SiteLost, SiteUnreachable
+from fedpilot.mediator import LinkedSite, Payload, SiteLost, SiteUnreachable
 from fedpilot.mediator.agent.runner.link import CLOSED, OrderTensors, RunnerLink
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.wire.blobs.blob import LARGEST_BLOB
@@ -37,6 +30,7 @@ from fedpilot.mediator.wire.references import Keeping
 
 from ...config.schema import RunConfig
 from ...prepare.gang_request import PRELOAD, SMALLEST_OBJECT_STORE, first_processes, gang_request
+from .planned_sites import check_here, share
 
 LINGER_S = 60.0
 """Seconds that the processes of a killed runner's Ray may take to end on a busy machine."""
@@ -59,13 +53,13 @@ class LocalSites:
     ) -> None:
         """Each gets `store` bytes for objects; `data` has each site's declarations, by its name.
 
-        Raises GangInfeasible if no site can hold its gang.
+        Raises NotFeasible if its sites could never hold the gang.
         """
         self.store = store
         request = gang_request(config)
         names = config.sites.names
         ray = share(config, local_machine())
-        _check(request, ray)
+        check_here(config, names)
         machine = local_machine(ray.num_cpus, ray.num_gpus)
         self._start_s = config.resources.start_timeout
         self._undo = ExitStack()
@@ -150,23 +144,6 @@ class LocalSites:
         deadline = time.monotonic() + END_S
         for process in self._processes:
             process.end(max(0.0, deadline - time.monotonic()))
-
-
-def share(config: RunConfig, machine: Machine) -> RayChoice:
-    """The CPUs and GPUs of a site's private Ray: those of the config, or an equal share of ours."""
-    ray, count, whole = config.resources.ray, len(config.sites.names), machine.total.to_ray()
-    return RayChoice(
-        num_cpus=ray.num_cpus or max(1, int(whole["CPU"]) // count),
-        num_gpus=int(whole.get("GPU", 0)) // count if ray.num_gpus is None else ray.num_gpus,
-    )
-
-
-def _check(request: GangRequest, ray: RayChoice) -> None:
-    """Raise GangInfeasible for a gang that no site can hold, before any starts."""
-    nodes = (FixedSizeNode(resources=request.resources),) * (request.workers or 1)
-    group = FixedSizeNodes(nodes=nodes, scheduling_policy=request.policy)
-    machine = local_machine(ray.num_cpus, ray.num_gpus)
-    check_feasible(VirtualCluster(fixed_size_nodes=(group,)), [machine], name="of a site")
 
 
 def _environment(number: int, gpus: int) -> dict[str, str]:

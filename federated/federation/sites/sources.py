@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpilot.fabric import VirtualClusterManager
+from fedpilot.fabric import VirtualClusterManager, local_machine
 from fedpilot.mediator import (
     FederationMediator,
     GangRequest,
@@ -133,24 +133,35 @@ class OneRay(HereSource):
         self._begun: RayCluster | None = None
 
     def begin(self) -> None:
-        """Begin to start the private Ray, if the config asks for one."""
+        """Begin to start the private Ray, if the config asks for one. Raises NotFeasible."""
         if self._cluster is None:
+            self._check()
             self._begun = begin_ray(self.config)
 
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """All sites. Raises GangInfeasible, ClusterStartFailed."""
+        """All sites. Raises NotFeasible, ClusterStartFailed."""
         begun, self._begun = self._begun, None
         if begun is not None:
             undo.callback(begun.close)
-        cluster = self._cluster or enter_ray(self.config, request, store, begun, undo)
+        if self._cluster is None:
+            self._check()
+        cluster = self._cluster or enter_ray(self.config, store, begun, undo)
         manager = undo.enter_context(VirtualClusterManager(cluster))
         return [
             InProcessSite(name, manager, SiteContext(name=name, data=self.data_at.get(name, {})))
             for name in self.names
             if name in among
         ]
+
+    def _check(self) -> None:
+        """Raise NotFeasible if this machine could never hold the gang."""
+        from .planned_sites import check_here
+
+        ray = self.config.resources.ray
+        machine = local_machine(ray.num_cpus, ray.num_gpus)
+        check_here(self.config, self.names, [machine])
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Follow nothing: these sites end with this process."""
@@ -178,7 +189,7 @@ class RayEach(HereSource):
     def open(
         self, request: GangRequest, store: int, among: Collection[str], undo: ExitStack
     ) -> Sequence[Site]:
-        """The sites of `among`. Raises GangInfeasible, ClusterStartFailed, SiteUnreachable."""
+        """The sites of `among`. Raises NotFeasible, ClusterStartFailed, SiteUnreachable."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.store < store:
             begun.close()  # its object stores are too small for these data

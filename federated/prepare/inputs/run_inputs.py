@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedpilot.mediator.core.assignment import RoundWork
+
 from ...algorithms import algorithm_of
-from ...config.schema import RunConfig
+from ...config.schema import Graph, RunConfig
 from ...core.population.cohort_members import SamplesOf
 from ...core.population.federated_data.declarations import Exactness
 from ...core.population.federated_data.union import Union
@@ -98,6 +102,27 @@ class RunInputs:
     def costs(self, config: RunConfig) -> Costs:
         """The bytes that a round of the run moves, counted by its tensors."""
         return Costs.of(self.initial, self.roles, algorithm_of(config.federation).needs)
+
+    def round_work(self, config: RunConfig, *, counted: bool = True) -> RoundWork:
+        """What a round of the run computes and moves; with `gossip`, a round after the first.
+
+        Counting the clients' samples takes seconds for a million of them: `counted=False` does not.
+        """
+        costs, union = self.costs(config), self.union
+        gossips = config.federation.aggregation_strategy == "gossip"
+        sizes = self.data.partition.sizes
+        if not counted:
+            samples = None
+        else:
+            samples = union.samples() if union is not None else sizes(np.arange(self.population))
+        return RoundWork(
+            samples=samples,
+            trained=0.0 if gossips else self.cohort_size / self.population,
+            model_bytes=costs.model,
+            sum_bytes=costs.answer,
+            update_bytes=costs.update,
+            mixing_steps=(config.graph or Graph()).mixing_steps,
+        )
 
 
 def inputs_of(

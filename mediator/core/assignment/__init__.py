@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .costs import (
+    Load,
+    Resource,
+    RoundCost,
+    cost_of,
+    crossing_models,
+    places_of,
+    round_cost,
+)
 from .moving import reassigned, rebalanced, shared_out
 from .records import (
     Assignment,
@@ -17,6 +26,7 @@ from .records import (
     Division,
     Exchange,
     NotAssignable,
+    RoundWork,
     SiteCapacity,
 )
 from .shares import Share, joined, rest, size
@@ -29,16 +39,20 @@ def assign(
     sites: Sequence[SiteCapacity],
     pinned: Mapping[str, Sequence[range]] | None = None,
     exchange: Exchange | None = None,
+    work: RoundWork | None = None,
 ) -> Assignment:
     """Assign clients to the sites that hold their data, and the others by a strategy.
 
     `pinned` maps sites, even absent ones, to contiguous ranges. `exchange` says which clients
-    exchange with each other, if not all with the coordinator. KeyError for an unknown strategy;
-    ValueError for overlapping or illegal ranges; NotAssignable if clients are left out.
+    exchange with each other, if not all with the coordinator, and `work` what a round costs.
+    KeyError for an unknown strategy; ValueError for overlapping or illegal ranges; NotAssignable
+    if clients are left out.
     """
     stay = {site: joined(ranges) for site, ranges in sorted((pinned or {}).items()) if ranges}
     free = rest(population, [each for share in stay.values() for each in share])
-    problem = AssignmentProblem(clients=free, sites=sites, pinned=stay, exchange=exchange)
+    problem = AssignmentProblem(
+        clients=free, sites=sites, pinned=stay, exchange=exchange, work=work
+    )
     division = STRATEGIES[strategy](problem)
     return Assignment(
         strategy=strategy,
@@ -57,13 +71,21 @@ __all__ = [
     "ClientMove",
     "Division",
     "Exchange",
+    "Load",
     "NotAssignable",
+    "Resource",
+    "RoundCost",
+    "RoundWork",
     "Share",
     "SiteCapacity",
     "assign",
+    "cost_of",
+    "crossing_models",
     "joined",
+    "places_of",
     "reassigned",
     "rebalanced",
+    "round_cost",
     "shared_out",
     "size",
 ]

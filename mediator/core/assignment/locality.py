@@ -1,44 +1,71 @@
 """`locality`: clients that exchange with each other lie at one site, as far as its vnodes allow.
 
 No way of cutting a graph is the best for all: METIS cuts planted communities well, and loses to the
-plain order of clients on a ring with shortcuts. So several are tried, and the cheapest is taken.
+plain order of clients on a ring with shortcuts. So several are tried, and the cheapest is taken: by
+the seconds of a round, where the sites' links are known, and otherwise by the edges between sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .graph_cuts import Adjacency, by_metis, crossing, in_order, refined, within
+from .costs import Prices
+from .cuts.by_links import apart, around, lean, slow_links
+from .cuts.graph_cuts import Adjacency, by_metis, crossing, in_order, refined, within
+from .cuts.timed import TimedRound, mapped, refined as refined_in_time
 from .proportions import proportional
-from .records import AssignmentProblem, Division
+from .records import AssignmentProblem, Division, SiteCapacity
 from .shares import members, share_of
 
 Indices = npt.NDArray[np.int64]
 WORTH_REFINING = 1.25
-"""Cuts of up to so many times the least edges are refined, which takes seconds on large graphs."""
+"""Cuts of up to so many times the least edges, or seconds, are refined, which takes seconds on
+large graphs."""
+MOST_REFINED = 2
+"""Of the cuts by seconds, so many are refined."""
 MOST_EDGES = 5_000_000
 """Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
 MOST_RANGES = 150_000
 """An order names its clients by ranges, and has room for some 200,000."""
 BALANCE = 0.05
-"""How far above its part by vnodes a site's number of clients may be."""
+"""How far above its part by vnodes and paces a site's number of clients may be."""
+PACES = 1_000_000
+"""Sites' speeds are whole parts of the fastest one's."""
+LEAST = 2
+"""A site with a slow link keeps one client of so many in its part."""
 
 
 def locality(problem: AssignmentProblem) -> Division:
-    """Cut the fewest edges between sites, each within 5 % of its part by vnodes.
+    """Make a round short, each site within 5 % of its part by vnodes and paces.
 
-    Pinned clients stay; a site that has many of them gets fewer others. Without an exchange,
-    clients are divided in their order.
+    Without links, that is to cut the fewest edges. Pinned clients stay; a site that has many of
+    them gets fewer others. Without an exchange, clients are divided in their order.
     """
-    free, names = members(problem.clients), sorted(site.name for site in problem.sites)
+    free, sites = members(problem.clients), sorted(problem.sites, key=lambda site: site.name)
     counts = _counts(problem, len(free))
-    goal = np.array([counts[name] for name in names], dtype=np.int64)
-    graph = _graph_of(problem, free, names)
+    goal = np.array([counts[site.name] for site in sites], dtype=np.int64)
+    graph = _graph_of(problem, free, [site.name for site in sites])
     most = np.maximum(goal, np.floor(goal * (1 + BALANCE)).astype(np.int64))
     most[goal == 0] = 0
+    timed = _Timed.of(problem, free, sites)
+    parts, reason = (
+        _fewest_edges(graph, goal, most) if timed is None else timed.shortest(graph, goal, most)
+    )
+    shares = {site.name: share_of(free[parts == place]) for place, site in enumerate(sites)}
+    if (ranges := sum(map(len, shares.values()))) > MOST_RANGES:
+        shares = {s.name: share_of(free[in_order(goal) == i]) for i, s in enumerate(sites)}
+        reason = f"by their order: {ranges:,} ranges of clients would not fit into orders"
+        return Division(shares=shares, reason=f"dividing {reason}")
+    return Division(shares=shares, reason=reason)
+
+
+def _fewest_edges(graph: Adjacency, goal: Indices, most: Indices) -> tuple[Indices, str]:
+    """Parts, and why these."""
     tried = {way: within(graph, parts, most) for way, parts in _ways(graph, goal)}
     cuts = {way: crossing(graph, parts) for way, parts in tried.items()}
     least = min(cuts.values())
@@ -47,13 +74,11 @@ def locality(problem: AssignmentProblem) -> Division:
             tried[way] = refined(graph, parts, most)
             cuts[way] = crossing(graph, tried[way])
     best = min(cuts, key=lambda way: cuts[way])
-    parts = tried[best]
-    shares = {name: share_of(free[parts == place]) for place, name in enumerate(names)}
-    if (ranges := sum(map(len, shares.values()))) > MOST_RANGES:
-        shares = {name: share_of(free[in_order(goal) == i]) for i, name in enumerate(names)}
-        reason = f"by their order: {ranges:,} ranges of clients would not fit into orders"
-        return Division(shares=shares, reason=f"dividing {reason}")
-    return Division(shares=shares, reason=_why(best, cuts, graph))
+    if not graph.edges:
+        return tried[best], ""
+    others = ", ".join(f"{way} {cut:,}" for way, cut in cuts.items() if way != best)
+    compared = f" ({others})" if others else ""
+    return tried[best], f"dividing by {best} cuts {cuts[best]:,} of {graph.edges:,} edges{compared}"
 
 
 def _ways(graph: Adjacency, goal: Indices) -> Iterator[tuple[str, Indices]]:
@@ -63,20 +88,106 @@ def _ways(graph: Adjacency, goal: Indices) -> Iterator[tuple[str, Indices]]:
         yield "recursive METIS", by_metis(graph, goal, recursive=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A round's seconds, by the parts of the clients that may move."""
+
+    round: TimedRound
+    """Of the clients at sites that are there."""
+    places: Indices
+    """(clients,): those of pinned clients."""
+    free: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, problem: AssignmentProblem, free: Indices, sites: list[SiteCapacity]
+    ) -> Self | None:
+        """None if a round's seconds do not depend on the cut, as far as is known."""
+        exchange, work, prices = problem.exchange, problem.work, Prices.of(sites)
+        if exchange is None or work is None or not len(free):
+            return None
+        stay = [members(problem.pinned.get(site.name, ())) for site in sites]
+        there = np.sort(np.concatenate([free, *stay]))
+        ends = exchange.ends[np.isin(exchange.ends, there).all(axis=1)]
+        among = replace(exchange, ends=np.searchsorted(there, ends))
+        if work.samples is not None:
+            work = replace(work, samples=work.samples[there])
+        timed = TimedRound.of(len(there), among, prices, work)
+        if not timed.model_prices.any() or not len(ends):
+            return None
+        places = np.zeros(len(there), dtype=np.int64)
+        for place, pinned in enumerate(stay):
+            places[np.searchsorted(there, pinned)] = place
+        return cls(timed, places, np.isin(there, free, assume_unique=True))
+
+    def shortest(self, graph: Adjacency, goal: Indices, most: Indices) -> tuple[Indices, str]:
+        """Parts by which a round takes the fewest seconds, as far as is tried, and why these."""
+        least = -(-goal // LEAST)
+        tried: dict[str, Indices] = {}
+        seconds: dict[str, float] = {}
+        for way, parts in self._ways(graph, goal, least, most):
+            within_limits = self._placed(within(graph, parts, most))
+            places = mapped(self.round, within_limits, self.free, least, most)
+            tried[way], seconds[way] = places, self.round.seconds(places)
+        ranked = sorted(seconds, key=lambda way: seconds[way])
+        enough = seconds[ranked[0]] * WORTH_REFINING
+        for way in [way for way in ranked[:MOST_REFINED] if seconds[way] <= enough]:
+            tried[way] = refined_in_time(self.round, tried[way], self.free, least, most)
+            seconds[way] = self.round.seconds(tried[way])
+        best = min(seconds, key=lambda way: seconds[way])
+        others = ", ".join(f"{way} {takes:.3g}" for way, takes in seconds.items() if way != best)
+        compared = f" ({others})" if others else ""
+        reason = f"dividing by {best} makes a round take {seconds[best]:.3g} s{compared}"
+        return tried[best][self.free], reason
+
+    def _placed(self, parts: Indices) -> Indices:
+        places = self.places.copy()
+        places[self.free] = parts
+        return places
+
+    def _ways(
+        self, graph: Adjacency, goal: Indices, least: Indices, most: Indices
+    ) -> Iterator[tuple[str, Indices]]:
+        prices = self.round.model_prices
+        if not len(slow := slow_links(goal, prices)):
+            yield from _ways(graph, goal)
+            return
+        yield "their order", in_order(goal)
+        if 0 < graph.edges <= MOST_EDGES and np.count_nonzero(goal) > 1:
+            few = lean(goal, least, most, prices)
+            yield "k-way METIS", by_metis(graph, goal, recursive=False)
+            yield "slow links first", apart(graph, goal, slow)
+            yield "slow links first with fewer clients", apart(graph, few, slow)
+            yield "what is near to a client", around(graph, few, slow)
+
+
 def _counts(problem: AssignmentProblem, free: int) -> Mapping[str, int]:
     """How many movable clients each site gets, so that with its pinned ones it has its part."""
-    vnodes = {site.name: site.vnodes for site in problem.sites}
-    stay = {name: len(members(problem.pinned.get(name, ()))) for name in vnodes}
-    if not sum(vnodes.values()):
-        vnodes = dict.fromkeys(vnodes, 1)
-    wanted = proportional(free + sum(stay.values()), vnodes)
-    room = {name: max(0, wanted[name] - stay[name]) for name in vnodes}
-    return proportional(free, room if sum(room.values()) else vnodes)
+    speeds = _speeds(problem.sites)
+    stay = {name: len(members(problem.pinned.get(name, ()))) for name in speeds}
+    wanted = proportional(free + sum(stay.values()), speeds)
+    room = {name: max(0, wanted[name] - stay[name]) for name in speeds}
+    return proportional(free, room if sum(room.values()) else speeds)
+
+
+def _speeds(sites: Sequence[SiteCapacity]) -> dict[str, int]:
+    """How many clients a site trains while others train theirs: vnodes, over paces if known."""
+    if not any(site.vnodes for site in sites):
+        return {site.name: 1 for site in sites}
+    if all(site.seconds_per_sample is None for site in sites):
+        return {site.name: site.vnodes for site in sites}
+    sample = Prices.of(sites).sample
+    fastest = sample[sample > 0].min(initial=np.inf)
+    return {
+        site.name: round(PACES * fastest / each) if site.vnodes and each else 0
+        for site, each in zip(sites, sample.tolist(), strict=True)
+    }
 
 
 def _graph_of(problem: AssignmentProblem, free: Indices, names: list[str]) -> Adjacency:
     """The exchange among movable clients, and of each with the pinned ones of each site."""
-    ends = np.empty((0, 2), np.int64) if problem.exchange is None else problem.exchange.ends
+    exchange = problem.exchange
+    ends = np.empty((0, 2), np.int64) if exchange is None else exchange.pairs.ends
     drawn = np.zeros((len(free), len(names)), dtype=np.int64)
     inside = np.isin(ends, free)
     for place, name in enumerate(names):
@@ -86,11 +197,3 @@ def _graph_of(problem: AssignmentProblem, free: Indices, names: list[str]) -> Ad
             np.add.at(drawn[:, place], np.searchsorted(free, ends[here, one]), 1)
     both = ends[inside.all(axis=1)]
     return Adjacency.of(len(free), np.searchsorted(free, both), drawn)
-
-
-def _why(best: str, cuts: Mapping[str, int], graph: Adjacency) -> str:
-    if not graph.edges:
-        return ""
-    others = ", ".join(f"{way} {cut:,}" for way, cut in cuts.items() if way != best)
-    compared = f" ({others})" if others else ""
-    return f"dividing by {best} cuts {cuts[best]:,} of {graph.edges:,} edges{compared}"

@@ -6,13 +6,14 @@ All shares together always cover the population: a lost site keeps its pinned cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ..links import LinkSpeed
 from .shares import Share, holds, joined, size
 
 
@@ -26,22 +27,64 @@ class SiteCapacity:
 
     name: str
     vnodes: int
+    seconds_per_sample: float | None = None
+    """The pace of one vnode; None if it is not known."""
+    link: LinkSpeed = field(default_factory=LinkSpeed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """Which clients exchange what they become with each other; each pair counts once."""
+    """Which clients exchange what they become with each other."""
 
     ends: npt.NDArray[np.int64]
-    """(m, 2): clients, each pair ascending, sorted."""
+    """(m, 2): clients, sorted. Each pair once, ascending; if directed, the giver comes first."""
+    is_directed: bool = False
 
     @classmethod
     def between(cls, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Exchange:
-        """Pairs (m,) and (m,) in any order and direction."""
-        low, high = np.minimum(one, other), np.maximum(one, other)
-        many = int(high.max(initial=0)) + 1
-        keys = np.unique(low[low != high] * many + high[low != high])
-        return cls(np.stack([keys // many, keys % many], axis=1))
+        """Pairs (m,) and (m,) in any order and direction, each of which gives to the other."""
+        return cls(_sorted(np.minimum(one, other), np.maximum(one, other)))
+
+    @classmethod
+    def directed(cls, givers: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> Exchange:
+        """Each of `givers` (m,) gives to one of `receivers` (m,), in any order."""
+        return cls(_sorted(givers, receivers), is_directed=True)
+
+    def directions(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Givers and receivers."""
+        one, other = self.ends[:, 0], self.ends[:, 1]
+        yield one, other
+        if not self.is_directed:
+            yield other, one
+
+    @property
+    def pairs(self) -> Exchange:
+        """The same pairs, each once, without directions."""
+        return Exchange.between(self.ends[:, 0], self.ends[:, 1]) if self.is_directed else self
+
+
+def _sorted(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """(m, 2): the pairs of different clients, each once."""
+    many = int(max(one.max(initial=0), other.max(initial=0))) + 1
+    keys = np.unique(one[one != other] * many + other[one != other])
+    return np.stack([keys // many, keys % many], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundWork:
+    """What a round computes and moves, whichever client is where; 0 or None if not known."""
+
+    samples: npt.NDArray[np.int64] | None = None
+    """(clients,): of each client."""
+    trained: float = 1.0
+    """The part of all clients that a round trains."""
+    model_bytes: int = 0
+    """Of the model that each site gets, and of a client's own model on a graph."""
+    sum_bytes: int = 0
+    """Of a site's answer: eight for each parameter."""
+    update_bytes: int = 0
+    """Added to an answer for each client, where an algorithm needs every update."""
+    mixing_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +98,8 @@ class AssignmentProblem:
     """The others, whose data stays at a site; it may be absent."""
     exchange: Exchange | None = None
     """None if clients exchange with the coordinator alone."""
+    work: RoundWork | None = None
+    """None if a round's costs are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

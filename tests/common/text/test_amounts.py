@@ -6,9 +6,11 @@ import pytest
 
 from fedpilot.common.text.amounts import (
     ago,
+    brief,
     counted,
     duration,
     in_bytes,
+    in_rate,
     listed,
     number,
     ordinal,
@@ -88,3 +90,24 @@ def test_ordinals(position: int, words: str) -> None:
 )
 def test_of_many_names_the_first_are_listed(names: list[str], words: str) -> None:
     assert listed(names) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        pytest.param(0.0, "0 s", id="no time"),
+        pytest.param(4e-8, "0.04 µs", id="hardly any"),
+        pytest.param(3.4e-4, "340 µs", id="millionths"),
+        pytest.param(0.01249, "12.5 ms", id="thousandths"),
+        pytest.param(0.9996, "1 s", id="so nearly a second that it is one"),
+        pytest.param(4.21, "4.21 s", id="seconds"),
+        pytest.param(59.97, "1 min", id="so nearly a minute that it is one"),
+        pytest.param(185.4, "3 min 5 s", id="minutes"),
+    ],
+)
+def test_a_brief_time_has_three_digits(seconds: float, words: str) -> None:
+    assert brief(seconds) == words
+
+
+def test_a_speed_is_in_bytes_per_second() -> None:
+    assert in_rate(12_500_000) == "12.5 MB/s"

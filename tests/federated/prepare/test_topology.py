@@ -13,7 +13,13 @@ from fedpilot.federated.core.population.partitions.disjoint import iid
 from fedpilot.federated.core.population.partitions.partition import Partition
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.errors import FederatedError
-from fedpilot.federated.prepare.topology import graph_of_spec, topology_at_site, topology_of
+from fedpilot.federated.prepare.topology import (
+    exchange_of,
+    graph_of_spec,
+    lasting_exchange_of,
+    topology_at_site,
+    topology_of,
+)
 
 CLIENTS = 6
 RING = "\n".join(f"{client} {(client + 1) % CLIENTS} 0.25" for client in range(CLIENTS))
@@ -24,14 +30,14 @@ def partition() -> Partition:
     return iid(np.zeros(12, dtype=np.int64), CLIENTS, 1)
 
 
-def config(topology: str, **graph: Any) -> RunConfig:
+def config(topology: str, strategy: str = "dpsgd", **graph: Any) -> RunConfig:
     return RunConfig.model_validate(
         {
             "federation": {
                 "number_of_clients": CLIENTS,
                 "rounds": 1,
                 "topology": topology,
-                "aggregation_strategy": "dpsgd",
+                "aggregation_strategy": strategy,
             },
             "graph": graph,
             "model": {"model_type": "mlp"},
@@ -109,3 +115,46 @@ def test_tensors_that_are_no_graph_are_refused(
 ) -> None:
     with pytest.raises(FederatedError, match="a spec's graph"):
         topology_at_site(ring, partition, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "directed", "ends"),
+    [
+        pytest.param(
+            "ring",
+            False,
+            [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)],
+            id="of neighbors, each gives to the other",
+        ),
+        pytest.param(
+            "exponential",
+            True,
+            [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0)],
+            id="on a directed graph each gives to the next",
+        ),
+    ],
+)
+def test_who_gives_to_whom_follows_from_the_graph(
+    name: str, directed: bool, ends: list[tuple[int, int]], partition: Partition
+) -> None:
+    strategy = "push_sum" if directed else "dpsgd"
+    graphs = topology_of(config(name, strategy), partition)
+    assert graphs is not None
+    exchange = exchange_of(graphs)
+    assert exchange.is_directed == directed
+    assert [tuple(pair) for pair in exchange.ends.tolist()] == ends
+
+
+@pytest.mark.parametrize(
+    ("name", "lasts"),
+    [
+        pytest.param("ring", True, id="a ring is the same in each round"),
+        pytest.param("matching", False, id="a matching is drawn anew"),
+    ],
+)
+def test_clients_are_assigned_by_what_they_exchange_in_every_round(
+    name: str, lasts: bool, partition: Partition
+) -> None:
+    assert (
+        lasting_exchange_of(config(name), topology_of(config(name), partition)) is not None
+    ) == lasts

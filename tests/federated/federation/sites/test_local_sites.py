@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 from fedpilot.cli import main
 from fedpilot.common.host.machine import usable_cpus
-from fedpilot.fabric import GangInfeasible
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.federation.sites.local_sites import LocalSites, gpus_of, share
+from fedpilot.federated.errors import NotFeasible
+from fedpilot.federated.federation.sites.local_sites import LocalSites, gpus_of
+from fedpilot.federated.federation.sites.planned_sites import share
 from fedpilot.federated.prepare.gang_request import first_processes, gang_request
 
 CONFIG: dict[str, Any] = {
@@ -90,14 +91,14 @@ def test_a_ray_starts_with_the_workers_of_its_gang(
 
 def test_a_gang_that_no_site_could_hold_is_refused_before_any_start() -> None:
     config = {**CONFIG, "sites": {"count": 2}, "resources": {"workers": 3, "ray": {"num_cpus": 2}}}
-    with pytest.raises(GangInfeasible):
+    with pytest.raises(NotFeasible, match=r"--set resources\.workers=2$"):
         LocalSites(parse_config(config))
 
 
 def test_a_gang_is_held_against_the_processors_that_its_sites_are_given() -> None:
     given = usable_cpus() + 1
     resources = {"workers": given + 1, "ray": {"num_cpus": given}}
-    with pytest.raises(GangInfeasible, match=rf"\b{given} CPU"):
+    with pytest.raises(NotFeasible, match=rf"\b{given} CPU"):
         LocalSites(parse_config({**CONFIG, "sites": {"count": 2}, "resources": resources}))
 
 

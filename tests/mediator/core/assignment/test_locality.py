@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.assignment import Assignment, Exchange, SiteCapacity, assign
-from fedpilot.mediator.core.assignment.graph_cuts import (
+from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
     Adjacency,
     by_metis,
     crossing,

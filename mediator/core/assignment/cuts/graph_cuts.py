@@ -50,11 +50,32 @@ class Adjacency:
         """Among the vertices, and to what is fixed."""
         return len(self.neighbors) // 2 + int(self.drawn.sum())
 
+    @property
+    def owners(self) -> Indices:
+        """(2 m,): whose neighbors they are."""
+        return np.repeat(np.arange(self.vertices), np.diff(self.starts))
+
+    def neighbors_of(self, vertices: Indices) -> Indices:
+        """The neighbors of these, one vertex after another."""
+        counts = np.diff(self.starts)[vertices]
+        ends = np.cumsum(counts)
+        first = np.repeat(self.starts[vertices] - (ends - counts), counts)
+        return self.neighbors[first + np.arange(len(first))]
+
+    def among(self, vertices: Indices) -> Adjacency:
+        """The graph of these vertices alone, ascending and counted anew."""
+        place = np.full(self.vertices, -1, dtype=np.int64)
+        place[vertices] = np.arange(len(vertices))
+        others = place[self.neighbors_of(vertices)]
+        inside = others >= 0
+        owners = np.repeat(np.arange(len(vertices)), np.diff(self.starts)[vertices])[inside]
+        starts = np.searchsorted(owners, np.arange(len(vertices) + 1))
+        return Adjacency(starts.astype(np.int64), others[inside], self.drawn[vertices])
+
     def towards(self, parts: Indices) -> Indices:
         """(n, parts): edges of each vertex into each part."""
         found = self.drawn.copy()
-        owners = np.repeat(np.arange(self.vertices), np.diff(self.starts))
-        np.add.at(found, (owners, parts[self.neighbors]), 1)
+        np.add.at(found, (self.owners, parts[self.neighbors]), 1)
         return found
 
 

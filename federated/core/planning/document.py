@@ -1,0 +1,135 @@
+"""A plan as one JSON document, the same for equal plans; docs/reference/plan.md lists its keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .feasibility import Shortfall
+from .plan import Cut, Plan, SitePlan
+
+FORMAT = 1
+DIGITS = 6
+"""Significant digits of a figure that is no whole number."""
+
+
+def document_of(plan: Plan) -> dict[str, Any]:
+    """The document of a plan that is feasible."""
+    inputs, measured = plan.inputs, plan.inputs.measured
+    rounds = inputs.rounds
+    return {
+        "format": FORMAT,
+        "feasible": True,
+        "clients": inputs.population,
+        "clients_per_round": inputs.clients_per_round,
+        "rounds": rounds,
+        "sites": [_site(site) for site in plan.sites],
+        "round": {
+            "seconds": _figure(plan.seconds),
+            "bytes_in": _figure(plan.bytes_in),
+            "bytes_out": _figure(plan.bytes_out),
+            "bound": None
+            if plan.bound is None
+            else {
+                "site": plan.bound.site,
+                "resource": plan.bound.resource,
+                "seconds": _figure(plan.bound.seconds),
+            },
+        },
+        "run": {
+            "seconds": None if plan.seconds is None else _figure(plan.seconds * rounds),
+            "bytes_in": _figure(plan.bytes_in * rounds),
+            "bytes_out": _figure(plan.bytes_out * rounds),
+        },
+        "memory": {
+            "chunk_bytes": inputs.memory.chunk_bytes,
+            "chunk_clients": inputs.memory.chunk_clients,
+            "object_store_bytes": inputs.memory.store_bytes,
+        },
+        "assignment": {"strategy": plan.assignment.strategy, "reason": plan.assignment.reason},
+        "graph": None
+        if plan.edges is None
+        else {
+            "edges": plan.edges,
+            "rounds_looked_at": len(inputs.exchanges),
+            "changes": not inputs.lasting,
+            "cut": _cut(plan.cut),
+            "round_robin": _cut(plan.round_robin),
+        },
+        "sources": {"pace": inputs.pace.source, "bytes": inputs.bytes_source},
+        "unknown": list(plan.unknown),
+        "like": None
+        if measured is None
+        else {
+            "run": measured.run,
+            "rounds": measured.rounds,
+            "seconds": _figure(measured.seconds),
+        },
+    }
+
+
+def document_of_shortfall(shortfall: Shortfall) -> dict[str, Any]:
+    """The document of a config whose gang does not fit."""
+    return {
+        "format": FORMAT,
+        "feasible": False,
+        "wanted": shortfall.wanted,
+        "found": shortfall.found,
+        "alternative": {
+            "settings": dict(sorted(shortfall.settings.items())),
+            "set": as_options(shortfall.settings),
+            "fits": shortfall.fits,
+        }
+        if shortfall.settings
+        else None,
+    }
+
+
+def as_options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as after `--set`."""
+    return [f"{key}={json.dumps(value)}" for key, value in sorted(settings.items())]
+
+
+def _site(site: SitePlan) -> dict[str, Any]:
+    return {
+        "name": site.site,
+        "clients": site.clients,
+        "vnodes": site.vnodes,
+        "samples": _figure(site.samples),
+        "bytes_in": _figure(site.bytes_in),
+        "bytes_out": _figure(site.bytes_out),
+        "models_in": _figure(site.models_in),
+        "models_out": _figure(site.models_out),
+        "compute_seconds": _figure(site.compute_s),
+        "transfer_seconds": _figure(site.transfer_s),
+        "seconds_per_sample": _figure(site.seconds_per_sample),
+        "link": {
+            "up": _figure(site.link.up),
+            "down": _figure(site.link.down),
+            "round_trip_s": _figure(site.link.round_trip_s),
+        },
+        "kept_bytes": site.kept_bytes,
+        "from": site.from_,
+    }
+
+
+def _cut(cut: Cut | None) -> dict[str, Any] | None:
+    if cut is None:
+        return None
+    return {
+        "strategy": cut.strategy,
+        "edges": _figure(cut.edges),
+        "models": _figure(cut.models),
+        "seconds": _figure(cut.seconds),
+    }
+
+
+def _figure(value: float | None) -> float | int | None:
+    """A whole number as one, others with six digits."""
+    if value is None or not math.isfinite(value):
+        return None
+    if float(value).is_integer():
+        return int(value)
+    return float(f"{value:.{DIGITS}g}")

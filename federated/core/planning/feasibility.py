@@ -1,0 +1,235 @@
+"""Decides whether a gang fits its sites, and what the largest gang is that does.
+
+The alternative keeps all sites if it can: it first takes fewer workers at each of them, then
+smaller vnodes. It gives up a required site, or a number of sites, only if there are no such sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpilot.common.text.amounts import counted, listed
+from fedpilot.fabric.core.resources import UNIT, Resources
+
+from .sites import GangWish, PlannedSite, SitesWish, in_order
+
+WORKERS, REQUIRED = "resources.workers", "sites.required"
+COUNT, LEAST = "sites.count", "sites.min_sites"
+MEMORY = "resources.memory_per_worker"
+SIZES = {"CPU": "resources.cpus_per_worker", "GPU": "resources.gpus_per_worker"}
+"""The keys of a vnode's size, by resource."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why a gang does not fit, and the largest one that does."""
+
+    wanted: str
+    found: str
+    settings: Mapping[str, Any]
+    """Config keys and the values with which it fits; empty if nothing does."""
+    fits: str
+    """What these values give, in words."""
+
+
+def vnodes_of(
+    sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish
+) -> dict[str, int] | Shortfall:
+    """How many vnodes each site holds that takes part; why not, if too few sites can."""
+    found = _shortage(sites, gang, wish)
+    if not found:
+        return _held(sites, gang)
+    settings = alternative(sites, gang, wish)
+    fits = ""
+    if settings:
+        smaller, others = with_settings(gang, wish, settings)
+        held = _held(sites, smaller)
+        fits = _in_words(held, smaller) + _smaller(settings, others)
+    wanted = _wanted(sites, gang, wish)
+    return Shortfall(wanted=wanted, found=found, settings=settings, fits=fits)
+
+
+def alternative(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -> dict[str, Any]:
+    """The settings of the largest gang that fits, by config key; empty if there is none."""
+    names, settings = {site.name for site in sites}, dict[str, Any]()
+    required = [name for name in wish.required if name in names]
+    if len(required) < len(wish.required):
+        settings[REQUIRED] = required
+    if wish.least is not None and wish.least > len(sites):
+        settings[LEAST] = len(sites)
+    waits_for_all = wish.least is None or wish.least > len(sites)
+    if wish.count is not None and wish.count > len(sites) and waits_for_all:
+        settings[COUNT] = len(sites)
+    if not sites:
+        return {}
+    needed = _Needed(_least(sites, wish), frozenset(required))
+    for each, changed in _sizes(sites, gang, needed):
+        if workers := needed.workers(sites, gang, each):
+            if gang.workers is not None and workers < gang.workers:
+                changed = {**changed, WORKERS: workers}
+            return {**settings, **changed}
+    return {}
+
+
+def with_settings(
+    gang: GangWish, wish: SitesWish, settings: Mapping[str, Any]
+) -> tuple[GangWish, SitesWish]:
+    """The wishes of a config with these values of an `alternative`."""
+    sizes = gang.each.to_ray()
+    for name, key in (*SIZES.items(), ("memory", MEMORY)):
+        if key in settings:
+            sizes[name] = settings[key] or 0.0
+    gang = replace(gang, each=Resources.of(sizes), workers=settings.get(WORKERS, gang.workers))
+    return gang, SitesWish(
+        count=settings.get(COUNT, wish.count),
+        least=settings.get(LEAST, wish.least),
+        required=tuple(settings.get(REQUIRED, wish.required)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """The sites that a gang cannot do without."""
+
+    least: int
+    required: Collection[str]
+
+    def workers(self, sites: Sequence[PlannedSite], gang: GangWish, each: Resources) -> int:
+        """The most workers of this size, the same number at enough sites; at most those asked."""
+        most = {site.name: site.most(gang, each) for site in sites}
+        enough = sorted(most.values(), reverse=True)[self.least - 1]
+        return min([enough, gang.workers or gang.at_most, *(most[name] for name in self.required)])
+
+
+def _least(sites: Sequence[PlannedSite], wish: SitesWish) -> int:
+    """How many of these sites must hold a part."""
+    return len(sites) if wish.least is None else max(1, min(wish.least, len(sites)))
+
+
+def _held(sites: Sequence[PlannedSite], gang: GangWish) -> dict[str, int]:
+    """The vnodes of each site that can hold its part."""
+    most = {site.name: site.most(gang) for site in sites}
+    return {
+        name: gang.workers or min(gang.at_most, fit)
+        for name, fit in sorted(most.items())
+        if fit >= gang.least
+    }
+
+
+def _shortage(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -> str:
+    """What is missing, in words; empty if the gang fits."""
+    names = {site.name for site in sites}
+    if not sites:
+        return "no site can take part"
+    if missing := sorted(set(wish.required) - names):
+        there = listed(sorted(names))
+        return f"site {missing[0]} is required and not there; there are: {there}"
+    wanted = wish.least or wish.count or 1
+    if len(sites) < wanted:
+        return f"{counted(wanted, 'site')} are needed, and {len(sites)} can take part"
+    held = _held(sites, gang)
+    short = [site for site in sites if site.name not in held]
+    if len(held) >= _least(sites, wish) and not any(s.name in wish.required for s in short):
+        return ""
+    return "; ".join(_refusal(fit, group, gang) for fit, group in _grouped(short, gang))
+
+
+def _grouped(sites: Sequence[PlannedSite], gang: GangWish) -> list[tuple[int, list[PlannedSite]]]:
+    """Sites by the number of vnodes that they can hold, the fewest first."""
+    groups: dict[int, list[PlannedSite]] = {}
+    for site in in_order(sites):
+        groups.setdefault(site.most(gang), []).append(site)
+    return sorted(groups.items())
+
+
+def _refusal(fit: int, sites: Sequence[PlannedSite], gang: GangWish) -> str:
+    """How many vnodes these sites hold, and why no more."""
+    holds = "holds" if len(sites) == 1 else "hold"
+    each = " each" if len(sites) > 1 and fit else ""
+    why = sites[0].why_not(gang)
+    said = f"{listed([site.name for site in sites])} {holds} {_most(fit)}{each}"
+    return f"{said} ({why})" if why else said
+
+
+def _most(fit: int) -> str:
+    return f"at most {fit}" if fit else "none"
+
+
+def _wanted(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -> str:
+    """What is asked for, in words."""
+    count = wish.count or len(sites)
+    over = counted(count, "site") if count else "sites"
+    return f"{over} of {counted(gang.least, 'worker')} ({gang.each} each)"
+
+
+def _in_words(held: Mapping[str, int], gang: GangWish) -> str:
+    """The vnodes that fit, in words."""
+    workers = sorted(set(held.values()))
+    each = f"{workers[0]}" if len(workers) == 1 else f"{workers[0]} to {workers[-1]}"
+    noun = "worker" if workers == [1] else "workers"
+    return f"{counted(len(held), 'site')} of {each} {noun} ({gang.each} each)"
+
+
+def _smaller(settings: Mapping[str, Any], wish: SitesWish) -> str:
+    """What the sites' part of an alternative says."""
+    if REQUIRED not in settings:
+        return ""
+    return f", {'of which ' + listed(wish.required) if wish.required else 'none of them'} required"
+
+
+def _sizes(
+    sites: Sequence[PlannedSite], gang: GangWish, needed: _Needed
+) -> list[tuple[Resources, dict[str, Any]]]:
+    """Sizes of a vnode, the wished one first, and the settings that ask for each."""
+    found: list[tuple[Resources, dict[str, Any]]] = [(gang.each, {})]
+    slim = gang.each.without({"memory"})
+    if slim != gang.each:
+        # Of its machine's memory, a private Ray gives away what is free when it starts.
+        found.append((slim, {MEMORY: None}))
+    small = _common(sites, slim, needed)
+    if small.units:
+        changed: dict[str, Any] = {
+            key: _plain(small[name])
+            for name, key in SIZES.items()
+            if small[name] != gang.each[name]
+        }
+        if gang.each["memory"]:
+            changed[MEMORY] = None
+        found.append((small, changed))
+    return found
+
+
+def _plain(units: int) -> float | int:
+    return units // UNIT if units % UNIT == 0 else units / UNIT
+
+
+def _common(sites: Sequence[PlannedSite], each: Resources, needed: _Needed) -> Resources:
+    """The largest vnode, at most `each`, of which enough sites have a machine for one."""
+    best = {site.name: _best(site, each) for site in sites}
+    ordered = sorted(best, key=lambda n: (n not in needed.required, *_worth(best[n]), n))
+    chosen = ordered[: max(needed.least, len(needed.required))]
+    common = best[chosen[0]]
+    for name in chosen[1:]:
+        common = common & best[name]
+    return common
+
+
+def _best(site: PlannedSite, each: Resources) -> Resources:
+    """The most that one machine of a site gives to a vnode of this size."""
+    if site.workers is not None:
+        return each if site.workers else Resources()
+    found = [_usable(each & machine.total, machine.total) for machine in site.machines]
+    return min(found, key=_worth, default=Resources())
+
+
+def _usable(part: Resources, whole: Resources) -> Resources:
+    """A vnode needs CPUs or GPUs: one CPU, if it gets none of what it asks for."""
+    if part["CPU"] or part["GPU"]:
+        return part
+    return whole & Resources.of({"CPU": 1.0})
+
+
+def _worth(part: Resources) -> tuple[int, int]:
+    return -part["GPU"], -part["CPU"]

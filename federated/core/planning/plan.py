@@ -1,0 +1,337 @@
+"""Plan: which site has which clients, what a round costs each of them, and what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedpilot.mediator.core.assignment import (
+    Assignment,
+    Exchange,
+    Load,
+    Resource,
+    RoundCost,
+    RoundWork,
+    Share,
+    SiteCapacity,
+    assign,
+    cost_of,
+    places_of,
+    round_cost,
+    size,
+)
+from fedpilot.mediator.core.links import LinkSpeed
+
+from ..population.sampling import Indices
+from .measured import Measured
+from .sites import PlannedSite
+
+ROUND_ROBIN = "round_robin"
+UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A figure, and where it comes from."""
+
+    value: float | None
+    source: str = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a site needs in memory."""
+
+    chunk_bytes: int | None
+    """Of the clients that a vnode trains at once: weights, gradients, activations."""
+    chunk_clients: int
+    store_bytes: int
+    """Of a site's object store, where its workers find samples and models."""
+    model_bytes_of_client: int
+    """That a site keeps for each of its clients between rounds; 0 if it keeps none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """All that decides a plan, besides its sites."""
+
+    name: str
+    population: int
+    clients_per_round: int
+    rounds: int
+    assignment: str
+    """The strategy's name."""
+    work: RoundWork
+    mean_samples: float | None
+    """Of a client, where `work` does not have the samples of each."""
+    exchanges: Sequence[Exchange] = ()
+    """Who exchanges in each of the first rounds; one if the graph does not change, none in a
+    star."""
+    lasting: bool = True
+    """Whether that one is the graph of all rounds."""
+    pinned: Mapping[str, Sequence[range]] = field(default_factory=dict)
+    pace: Known
+    """Seconds per sample of a vnode, where a site's own is not known."""
+    memory: Memory
+    bytes_source: str
+    measured: Measured | None = None
+    """What another run measured, if the plan follows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePlan:
+    """A site's part of a round."""
+
+    site: str
+    clients: int
+    vnodes: int
+    samples: float | None
+    bytes_in: float
+    """To the site."""
+    bytes_out: float
+    models_in: float
+    models_out: float
+    compute_s: float | None
+    """None if the pace is not known."""
+    transfer_s: float | None
+    """None if a link is not known that something crosses."""
+    seconds_per_sample: float | None
+    link: LinkSpeed
+    kept_bytes: int
+    """Of its clients' models."""
+    from_: str
+
+    @property
+    def seconds(self) -> float | None:
+        """As far as they are known."""
+        known = [each for each in (self.compute_s, self.transfer_s) if each is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a round takes longest for."""
+
+    site: str
+    resource: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How an assignment cuts a graph."""
+
+    strategy: str
+    edges: float
+    """Edges between sites, in a round."""
+    models: float
+    """Models that cross, in a round."""
+    seconds: float | None
+    """Of a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run before it starts."""
+
+    inputs: PlanInputs
+    sites: tuple[SitePlan, ...]
+    seconds: float | None
+    """Of a round; None if neither paces nor links are known."""
+    bound: Bound | None
+    unknown: tuple[str, ...]
+    """What is not known, and how it counts."""
+    assignment: Assignment
+    edges: int | None
+    """Of the graph in a round; None in a star."""
+    cut: Cut | None
+    """None in a star, and with one site."""
+    round_robin: Cut | None
+
+    @property
+    def bytes_in(self) -> float:
+        return sum(site.bytes_in for site in self.sites)
+
+    @property
+    def bytes_out(self) -> float:
+        return sum(site.bytes_out for site in self.sites)
+
+
+def assigned(
+    inputs: PlanInputs, sites: Sequence[PlannedSite], vnodes: Mapping[str, int]
+) -> Assignment:
+    """The site of every client; raises NotAssignable."""
+    lasting = inputs.exchanges[0] if inputs.exchanges and inputs.lasting else None
+    cuts = inputs.assignment == "locality" and len(vnodes) > 1
+    return assign(
+        inputs.assignment,
+        inputs.population,
+        capacities(inputs, sites, vnodes),
+        inputs.pinned,
+        lasting if cuts else None,
+        inputs.work if cuts else None,
+    )
+
+
+def planned(
+    inputs: PlanInputs,
+    sites: Sequence[PlannedSite],
+    vnodes: Mapping[str, int],
+    assignment: Assignment | None = None,
+) -> Plan:
+    """The plan of a run whose sites hold so many vnodes; by the assignment, if there is one.
+
+    Raises NotAssignable if the strategy leaves clients without a site.
+    """
+    assignment = assignment or assigned(inputs, sites, vnodes)
+    # Clients whose data stays at a site that takes no part wait for it there.
+    vnodes = {**dict.fromkeys(assignment.shares, 0), **vnodes}
+    capacity = capacities(inputs, sites, vnodes)
+    costs = _costs(inputs, capacity, assignment.shares)
+    seconds = float(np.mean([cost.seconds for cost in costs]))
+    timed = _is_timed(costs, capacity)
+    known = {site.name: site for site in sites}
+    parts = tuple(
+        _site_plan(at, each, known.get(each.name), costs, inputs.memory)
+        for at, each in enumerate(capacity)
+    )
+    cut = robin = None
+    if inputs.exchanges and len(capacity) > 1:
+        cut = _cut(inputs, capacity, assignment, costs)
+        if assignment.strategy != ROUND_ROBIN:
+            other = assign(ROUND_ROBIN, inputs.population, capacity, inputs.pinned)
+            robin = _cut(inputs, capacity, other, _costs(inputs, capacity, other.shares))
+        if not timed:
+            cut = replace(cut, seconds=None)
+            robin = robin and replace(robin, seconds=None)
+    return Plan(
+        inputs=inputs,
+        sites=parts,
+        seconds=seconds if timed else None,
+        bound=_bound(costs) if timed else None,
+        unknown=costs[0].unknown,
+        assignment=assignment,
+        edges=_edges(inputs),
+        cut=cut,
+        round_robin=robin,
+    )
+
+
+def capacities(
+    inputs: PlanInputs, sites: Sequence[PlannedSite], vnodes: Mapping[str, int]
+) -> tuple[SiteCapacity, ...]:
+    """The sites that hold vnodes as an assignment sees them, by name."""
+    known = {site.name: site for site in sites}
+    links = {} if inputs.measured is None else inputs.measured.links
+    usual = inputs.pace.value
+    made = []
+    for name, count in sorted(vnodes.items()):
+        site = known.get(name, PlannedSite(name=name))
+        pace = usual if site.seconds_per_sample is None else site.seconds_per_sample
+        link = _either(site.link, links.get(name, LinkSpeed()))
+        made.append(SiteCapacity(name, count, pace, link))
+    return tuple(made)
+
+
+def _either(known: LinkSpeed, measured: LinkSpeed) -> LinkSpeed:
+    """What is known of a link, completed by what an earlier run measured."""
+    return LinkSpeed(
+        up=measured.up if known.up is None else known.up,
+        down=measured.down if known.down is None else known.down,
+        round_trip_s=measured.round_trip_s if known.round_trip_s is None else known.round_trip_s,
+    )
+
+
+def _costs(
+    inputs: PlanInputs, sites: Sequence[SiteCapacity], shares: Mapping[str, Share]
+) -> list[RoundCost]:
+    """What each of the first rounds costs; one, if all cost the same."""
+    if inputs.exchanges or inputs.work.samples is not None:
+        placed = places_of(shares, sites, inputs.population)
+        graphs: Sequence[Exchange | None] = inputs.exchanges or (None,)
+        return [round_cost(placed, sites, inputs.work, graph) for graph in graphs]
+    clients = np.array([size(shares.get(site.name, ())) for site in sites], dtype=np.int64)
+    mean = inputs.mean_samples
+    load = Load(clients, (clients * (mean or 0.0)).astype(np.float64), None)
+    return [cost_of(load, sites, inputs.work, samples_known=mean is not None)]
+
+
+def _site_plan(
+    at: int,
+    capacity: SiteCapacity,
+    site: PlannedSite | None,
+    costs: Sequence[RoundCost],
+    memory: Memory,
+) -> SitePlan:
+    parts = [cost.sites[at] for cost in costs]
+    first, link = parts[0], capacity.link
+
+    def mean(*values: float) -> float:
+        return float(np.mean(values))
+
+    seconds = {each: mean(*(part.seconds[each] for part in parts)) for each in Resource}
+    bytes_in = mean(*(part.bytes_down for part in parts))
+    bytes_out = mean(*(part.bytes_up for part in parts))
+    crosses_unknown = (link.up is None and bytes_out) or (link.down is None and bytes_in)
+    compute = None if capacity.seconds_per_sample is None else seconds[Resource.COMPUTE]
+    transfer = seconds[Resource.UP] + seconds[Resource.DOWN] + seconds[Resource.ROUND_TRIPS]
+    return SitePlan(
+        site=capacity.name,
+        clients=first.clients,
+        vnodes=capacity.vnodes,
+        samples=first.samples,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        models_in=mean(*(part.models_down for part in parts)),
+        models_out=mean(*(part.models_up for part in parts)),
+        compute_s=None if first.samples is None else compute,
+        transfer_s=None if crosses_unknown else transfer,
+        seconds_per_sample=capacity.seconds_per_sample,
+        link=link,
+        kept_bytes=first.clients * memory.model_bytes_of_client,
+        from_="" if site is None else site.from_,
+    )
+
+
+def _is_timed(costs: Sequence[RoundCost], sites: Sequence[SiteCapacity]) -> bool:
+    """Whether anything is known that takes time."""
+    paced = any(site.seconds_per_sample is not None for site in sites)
+    linked = any(site.link != LinkSpeed() for site in sites)
+    counted = any(part.samples is not None for part in costs[0].sites)
+    return (paced and counted) or linked
+
+
+def _bound(costs: Sequence[RoundCost]) -> Bound | None:
+    """The longest phase of the longest of these rounds."""
+    longest = max(costs, key=lambda cost: cost.seconds)
+    if not longest.seconds:
+        return None
+    phase = longest.bound_by
+    return Bound(site=phase.site, resource=str(phase.resource), seconds=phase.seconds)
+
+
+def _edges(inputs: PlanInputs) -> int | None:
+    return len(inputs.exchanges[0].pairs.ends) if inputs.exchanges else None
+
+
+def _cut(
+    inputs: PlanInputs,
+    sites: Sequence[SiteCapacity],
+    assignment: Assignment,
+    costs: Sequence[RoundCost],
+) -> Cut:
+    placed = places_of(assignment.shares, sites, inputs.population)
+    return Cut(
+        strategy=assignment.strategy,
+        edges=float(np.mean([crossing_edges(graph, placed) for graph in inputs.exchanges])),
+        models=float(np.mean([cost.crossing_models for cost in costs])),
+        seconds=float(np.mean([cost.seconds for cost in costs])),
+    )
+
+
+def crossing_edges(exchange: Exchange, placed: Indices) -> int:
+    """How many pairs of clients exchange that are at different sites."""
+    ends = exchange.pairs.ends
+    return int(np.count_nonzero(placed[ends[:, 0]] != placed[ends[:, 1]]))

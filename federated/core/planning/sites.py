@@ -1,0 +1,78 @@
+"""The sites of a plan: what is known of each, and how many vnodes it can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fedpilot.fabric.core.places.placement import Misfit, fit, most
+from fedpilot.fabric.core.records import Bundle, Machine, SchedulingPolicy
+from fedpilot.fabric.core.resources import Resources
+from fedpilot.mediator.core.links import LinkSpeed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangWish:
+    """The vnodes that a run asks each of its sites for."""
+
+    each: Resources
+    """Of one vnode."""
+    policy: SchedulingPolicy
+    workers: int | None
+    """None for as many as fit, up to `at_most`."""
+    at_most: int
+
+    @property
+    def least(self) -> int:
+        """The fewest vnodes with which a site can take part."""
+        return self.workers or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitesWish:
+    """The sites that a run asks for."""
+
+    count: int | None = None
+    """At a mediator; None for all sites that are ready."""
+    least: int | None = None
+    """Sites that must hold their part of the gang; None for all."""
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSite:
+    """A site, as far as it is known."""
+
+    name: str
+    machines: tuple[Machine, ...] = field(default=(), hash=False)
+    workers: int | None = None
+    """The most vnodes of any size, if that is declared in the place of machines."""
+    seconds_per_sample: float | None = None
+    """The pace of one vnode, if it was measured or declared."""
+    link: LinkSpeed = field(default_factory=LinkSpeed)
+    from_: str = ""
+    """Where these facts come from: `this machine`, `the mediator`, `--add-site`."""
+
+    def most(self, wish: GangWish, each: Resources | None = None) -> int:
+        """How many vnodes fit when the site is idle; of size `each`, if it is given."""
+        if self.workers is not None:
+            return self.workers
+        return most(Bundle(resources=each or wish.each), wish.policy, self.machines)
+
+    def why_not(self, wish: GangWish) -> str:
+        """Why its part of the gang does not fit; empty if it does, or no machine is known."""
+        if self.workers is not None:
+            return ""
+        found = fit([Bundle(resources=wish.each)] * wish.least, wish.policy, self.machines)
+        return found.reason if isinstance(found, Misfit) else ""
+
+
+def in_order(sites: Iterable[PlannedSite]) -> tuple[PlannedSite, ...]:
+    """By their names, so that no result depends on the order in which sites are listed."""
+    return tuple(sorted(sites, key=lambda site: site.name))
+
+
+def without(sites: Sequence[PlannedSite], names: Iterable[str]) -> tuple[PlannedSite, ...]:
+    """The other sites."""
+    gone = frozenset(names)
+    return tuple(site for site in sites if site.name not in gone)

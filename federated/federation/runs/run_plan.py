@@ -1,0 +1,40 @@
+"""The plan of a run in its folder, and what the run measured beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.planning.document import document_of
+from ...core.planning.measured import compared, measured
+from ...core.planning.sites import PlannedSite
+from ..run_folder.folder import RunFolder, replace_text
+from ..setup.loaded_config import LoadedConfig
+from ..setup.planning import inputs_of_plan, plan_of
+from ..sites.gang_session import GangSession
+
+FILE = "plan.json"
+RESERVED = "the reserved gang"
+
+
+def write_plan(folder: RunFolder, loaded: LoadedConfig, gang: GangSession) -> None:
+    """Write the plan over the vnodes that the sites hold and the clients that they have."""
+    membership = gang.running("a plan needs a gang").membership
+    vnodes = {site: promise.vnodes for site, promise in membership.promises.items()}
+    sites = [
+        PlannedSite(name=site, workers=count, from_=RESERVED) for site, count in vnodes.items()
+    ]
+    plan = plan_of(inputs_of_plan(loaded, folder.run_id), sites, vnodes, membership.assignment)
+    text = json.dumps(document_of(plan), indent=2, ensure_ascii=False)
+    replace_text(folder.path / FILE, text + "\n")
+
+
+def beside_plan(folder: RunFolder, epochs: int) -> dict[str, Any]:
+    """Facts for the manifest: what a round took and moved, beside the plan; none without one."""
+    path = folder.path / FILE
+    if not path.exists():
+        return {}
+    plan: Mapping[str, Any] = json.loads(path.read_text())
+    found = measured(folder.run_id, folder.rows(), folder.traffic(), epochs=epochs)
+    return {"plan": compared(plan, found)}

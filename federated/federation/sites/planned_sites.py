@@ -1,0 +1,62 @@
+"""The sites of this machine as a plan sees them, and the check that a gang fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fedpilot.fabric import Machine, local_machine
+from fedpilot.mediator.agent.runner.process import RayChoice
+
+from ...core.planning.feasibility import Shortfall
+from ...core.planning.sites import PlannedSite, in_order
+from ...prepare.gang_request import gang_request
+from ..setup.planning import fitting, not_feasible
+
+if TYPE_CHECKING:
+    from ...config.schema import RunConfig
+
+HERE = "this machine"
+SHARED = "an equal share of this machine"
+ADDRESS = "assumed as large as this machine: the Ray at `resources.ray.address` is not asked"
+
+
+def planned_here(
+    config: RunConfig, names: Sequence[str] | None = None, machines: Iterable[Machine] = ()
+) -> tuple[PlannedSite, ...]:
+    """The config's sites on this machine, or those of these names.
+
+    `machines` are those of the one Ray that all of them use, if it is known.
+    """
+    names, there = names or config.sites.names, tuple(machines)
+    if there:
+        return in_order(PlannedSite(name=name, machines=there, from_=HERE) for name in names)
+    ray, from_ = config.resources.ray, HERE
+    if ray.address is not None:
+        from_ = ADDRESS
+    elif len(names) > 1 and ray.num_cpus is None:
+        from_ = SHARED
+    each = share(config, local_machine())
+    machine = local_machine(each.num_cpus, each.num_gpus)
+    return in_order(PlannedSite(name=name, machines=(machine,), from_=from_) for name in names)
+
+
+def share(config: RunConfig, machine: Machine) -> RayChoice:
+    """The CPUs and GPUs of a site's private Ray: those of the config, or an equal share of ours."""
+    ray, count, whole = config.resources.ray, len(config.sites.names), machine.total.to_ray()
+    return RayChoice(
+        num_cpus=ray.num_cpus or max(1, int(whole["CPU"]) // count),
+        num_gpus=int(whole.get("GPU", 0)) // count if ray.num_gpus is None else ray.num_gpus,
+    )
+
+
+def check_here(config: RunConfig, names: Sequence[str], machines: Iterable[Machine] = ()) -> None:
+    """Raise NotFeasible for a gang that these sites of this machine could never hold.
+
+    A Ray that runs already decides itself. `machines`: as in `planned_here`.
+    """
+    if config.resources.ray.address is not None:
+        return
+    found = fitting(config, gang_request(config), planned_here(config, names, machines))
+    if isinstance(found, Shortfall):
+        raise not_feasible(found)

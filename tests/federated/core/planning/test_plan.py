@@ -1,0 +1,174 @@
+"""What a plan says of a run: who is where, what a round costs, what bounds it, how it is cut."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.federated.core.planning.document import document_of
+from fedpilot.federated.core.planning.measured import measured
+from fedpilot.federated.core.planning.plan import Known, Memory, Plan, PlanInputs, planned
+from fedpilot.federated.core.planning.sites import PlannedSite
+from fedpilot.mediator.core.assignment import Exchange, RoundWork, assign
+from fedpilot.mediator.core.links import LinkSpeed
+
+STAR = PlanInputs(
+    name="star",
+    population=10,
+    clients_per_round=10,
+    rounds=4,
+    assignment="capacity",
+    work=RoundWork(samples=np.full(10, 6), model_bytes=100, sum_bytes=200),
+    mean_samples=None,
+    pace=Known(0.5, "a guess"),
+    memory=Memory(chunk_bytes=7, chunk_clients=2, store_bytes=9, model_bytes_of_client=0),
+    bytes_source="counted",
+)
+AROUND = np.arange(10)
+RING = replace(
+    STAR,
+    assignment="locality",
+    exchanges=(Exchange.between(AROUND, (AROUND + 1) % 10),),
+    memory=replace(STAR.memory, model_bytes_of_client=100),
+)
+FAST, SLOW = (
+    PlannedSite(name="fast", link=LinkSpeed(up=100.0, down=100.0, round_trip_s=0.0)),
+    PlannedSite(name="slow", link=LinkSpeed(up=10.0, down=100.0, round_trip_s=0.0), from_="x"),
+)
+VNODES = {"slow": 1, "fast": 4}
+
+
+def test_a_site_has_its_clients_its_bytes_and_its_seconds() -> None:
+    plan = planned(STAR, [SLOW, FAST], VNODES)
+    fast, slow = plan.sites
+    assert [s.site for s in plan.sites] == ["fast", "slow"]
+    assert (fast.clients, slow.clients, fast.vnodes, slow.vnodes) == (8, 2, 4, 1)
+    assert (fast.samples, slow.samples) == (48, 12)
+    assert (slow.bytes_in, slow.bytes_out) == (100, 200)
+    assert fast.compute_s == pytest.approx(48 * 0.5 / 4)
+    assert slow.transfer_s == pytest.approx(100 / 100 + 200 / 10)
+    assert plan.seconds == pytest.approx(12 * 0.5 + 1 + 20)
+    assert plan.bound is not None
+    assert (plan.bound.site, plan.bound.resource) == ("slow", "link up")
+
+
+def test_the_clients_of_a_star_need_not_be_counted() -> None:
+    """A million of them would take seconds, so a site has its part of the mean."""
+    counted = planned(replace(STAR, work=replace(STAR.work, trained=0.5)), [SLOW, FAST], VNODES)
+    uncounted = replace(STAR.work, samples=None, trained=0.5)
+    expected = planned(replace(STAR, work=uncounted, mean_samples=6.0), [SLOW, FAST], VNODES)
+    assert expected.sites == counted.sites
+    assert expected.seconds == counted.seconds
+
+
+def test_what_is_not_known_is_said_and_costs_nothing() -> None:
+    site = PlannedSite(name="a", link=LinkSpeed(down=100.0))
+    plan = planned(replace(STAR, pace=Known(None)), [site], {"a": 1})
+    assert (plan.sites[0].compute_s, plan.sites[0].transfer_s) == (None, None)
+    assert plan.seconds == 1.0
+    assert any("pace" in each for each in plan.unknown)
+    nothing = planned(replace(STAR, pace=Known(None)), [], {"a": 1})
+    assert (nothing.seconds, nothing.bound) == (None, None)
+    assert document_of(nothing)["round"]["seconds"] is None
+
+
+def test_a_site_of_its_own_pace_has_it() -> None:
+    sites = [replace(FAST, seconds_per_sample=0.125), SLOW]
+    plan = planned(STAR, sites, VNODES)
+    assert [site.seconds_per_sample for site in plan.sites] == [0.125, 0.5]
+
+
+def test_the_links_that_an_earlier_run_measured_complete_those_that_are_known() -> None:
+    told = {"slow": {"link": {"up": 1.0, "down": 50.0, "round_trip_s": 2.0}}}
+    earlier = measured("r", (), (), epochs=1, sites=told)
+    site = PlannedSite(name="slow", link=LinkSpeed(up=10.0))
+    plan = planned(replace(STAR, measured=earlier), [site], {"slow": 1})
+    assert plan.sites[0].link == LinkSpeed(up=10.0, down=50.0, round_trip_s=2.0)
+
+
+def test_a_ring_is_cut_between_its_sites_and_compared_with_round_robin() -> None:
+    plan = planned(RING, [SLOW, FAST], {"slow": 1, "fast": 1})
+    assert plan.cut is not None
+    assert plan.round_robin is not None
+    assert (plan.edges, plan.cut.edges, plan.cut.models) == (10, 2, 4)
+    assert (plan.round_robin.edges, plan.round_robin.models) == (10, 10)
+    assert plan.round_robin.seconds is not None
+    assert plan.round_robin.seconds > (plan.cut.seconds or 0)
+    assert [site.models_out for site in plan.sites] == [2, 2]
+    assert [site.kept_bytes for site in plan.sites] == [500, 500]
+    assert "makes a round take" in plan.assignment.reason
+    unlinked = planned(RING, [], {"slow": 1, "fast": 1})
+    assert "cuts 2 of 10 edges" in unlinked.assignment.reason
+
+
+def test_a_graph_that_changes_has_the_means_of_its_rounds() -> None:
+    two = tuple(Exchange.directed(AROUND, (AROUND + step) % 10) for step in (1, 5))
+    inputs = replace(RING, exchanges=two, lasting=False)
+    plan = planned(inputs, [SLOW, FAST], {"slow": 1, "fast": 1})
+    assert plan.cut is not None
+    assert plan.cut.models == (2 + 10) / 2
+    # Across the circle each pair is one edge, with a model in both directions.
+    assert plan.cut.edges == (2 + 5) / 2
+
+
+def test_one_site_cuts_nothing() -> None:
+    plan = planned(RING, [FAST], {"fast": 1})
+    assert (plan.cut, plan.round_robin, plan.sites[0].models_in) == (None, None, 0)
+
+
+def test_the_clients_of_a_run_are_where_it_has_put_them() -> None:
+    given = assign("capacity", 10, [], {"slow": [range(0, 9)], "fast": [range(9, 10)]})
+    plan = planned(STAR, [SLOW, FAST], VNODES, given)
+    assert [site.clients for site in plan.sites] == [1, 9]
+
+
+def test_clients_whose_data_is_at_a_site_that_is_away_stay_there() -> None:
+    inputs = replace(STAR, pinned={"away": [range(0, 3)]})
+    plan = planned(inputs, [FAST], {"fast": 2})
+    assert [(site.site, site.clients, site.vnodes) for site in plan.sites] == [
+        ("away", 3, 0),
+        ("fast", 7, 2),
+    ]
+
+
+sites = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.tuples(st.integers(1, 9), st.sampled_from([None, 1.0, 33.0]), st.sampled_from([None, 0.1])),
+    min_size=1,
+)
+
+
+def document(plan: Plan) -> str:
+    return json.dumps(document_of(plan))
+
+
+@given(sites, st.randoms(), st.sampled_from([STAR, RING]))
+def test_two_plans_of_one_input_are_equal_whatever_the_order_of_lists(
+    made: dict[str, tuple[int, Any, Any]], random: Any, inputs: PlanInputs
+) -> None:
+    known = [
+        PlannedSite(name=name, link=LinkSpeed(up=rate, down=rate), seconds_per_sample=pace)
+        for name, (_, rate, pace) in made.items()
+    ]
+    vnodes = {name: count for name, (count, _, _) in made.items()}
+    one = document(planned(inputs, known, vnodes))
+    random.shuffle(known)
+    names = list(vnodes)
+    random.shuffle(names)
+    edges = tuple(
+        Exchange.between(each.ends[::-1, 1], each.ends[::-1, 0]) for each in inputs.exchanges
+    )
+    again = planned(replace(inputs, exchanges=edges), known, {name: vnodes[name] for name in names})
+    assert document(again) == one
+
+
+def test_figures_of_a_document_are_whole_or_of_six_digits() -> None:
+    found = document_of(planned(STAR, [SLOW, FAST], {"slow": 1, "fast": 3}))
+    assert found["sites"][0]["compute_seconds"] == float(f"{8 * 6 * 0.5 / 3:.6g}")
+    assert type(found["sites"][0]["bytes_in"]) is int
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -1,0 +1,224 @@
+"""What a round costs is what its rules say, counted one client after another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from fedpilot.mediator.core.assignment import (
+    Exchange,
+    RoundCost,
+    RoundWork,
+    SiteCapacity,
+    assign,
+    places_of,
+    round_cost,
+)
+from fedpilot.mediator.core.assignment.costs import Resource
+from fedpilot.mediator.core.links import LinkSpeed
+
+known = st.none() | st.floats(0.01, 1e6)
+Edges = list[tuple[int, int]]
+
+
+@st.composite
+def capacities(draw: st.DrawFn) -> list[SiteCapacity]:
+    names = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True))
+    return [
+        SiteCapacity(
+            name,
+            draw(st.integers(0, 20)),
+            draw(known),
+            LinkSpeed(up=draw(known), down=draw(known), round_trip_s=draw(known)),
+        )
+        for name in names
+    ]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool]:
+    """Places, sites, work, the edges of a graph (None: a star), and whether they are directed."""
+    sites, clients = draw(capacities()), draw(st.integers(1, 30))
+    places = draw(st.lists(st.integers(0, len(sites) - 1), min_size=clients, max_size=clients))
+    client, samples = st.integers(0, clients - 1), st.integers(0, 1000)
+    work = RoundWork(
+        samples=draw(
+            st.none() | st.lists(samples, min_size=clients, max_size=clients).map(np.array)
+        ),
+        trained=draw(st.floats(0, 1)),
+        model_bytes=draw(st.integers(0, 10**9)),
+        sum_bytes=draw(st.integers(0, 10**9)),
+        update_bytes=draw(st.integers(0, 10**6)),
+        mixing_steps=draw(st.integers(1, 4)),
+    )
+    edges = draw(st.none() | st.lists(st.tuples(client, client), max_size=90))
+    return places, sites, work, edges, draw(st.booleans())
+
+
+def exchange(edges: Edges, *, directed: bool) -> Exchange:
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    made = Exchange.directed if directed else Exchange.between
+    return made(ends[:, 0], ends[:, 1])
+
+
+def by_hand(
+    places: list[int],
+    sites: list[SiteCapacity],
+    work: RoundWork,
+    edges: Edges | None,
+    directed: bool,
+) -> float:
+    """The seconds of a round, by its rules."""
+    crossing = set()
+    for one, other in edges or ():
+        for giver, receiver in [(one, other)] if directed else [(one, other), (other, one)]:
+            if places[giver] != places[receiver]:
+                crossing.add((giver, places[receiver]))
+    paces = sorted(s.seconds_per_sample for s in sites if s.seconds_per_sample is not None)
+    middle = len(paces) // 2
+    usual = (paces[middle] + paces[~middle]) / 2 if paces else 0.0
+    alone = len(set(places)) == 1
+    slowest = dict.fromkeys(["training", "giving", "taking", "mixing"], 0.0)
+    for at, site in enumerate(sites):
+        mine = [client for client, place in enumerate(places) if place == at]
+        if not mine:
+            continue
+        samples = 0 if work.samples is None else sum(int(work.samples[c]) for c in mine)
+        pace = usual if site.seconds_per_sample is None else site.seconds_per_sample
+        compute = samples * work.trained * pace / max(1, site.vnodes)
+        up, down = site.link.up or math.inf, site.link.down or math.inf
+        trip, steps = site.link.round_trip_s or 0.0, work.mixing_steps
+        answer = (work.sum_bytes + work.update_bytes * work.trained * len(mine)) / up
+        training = trip + work.model_bytes / down + compute
+        if edges is None:
+            slowest["training"] = max(slowest["training"], training + answer)
+            continue
+        gives = sum(places[giver] == at for giver, _ in crossing)
+        takes = sum(target == at for _, target in crossing)
+        asked = 0.0 if alone else trip
+        told = trip if takes else 0.0
+        times = {
+            "training": training,
+            "giving": steps * (asked + gives * work.model_bytes / up),
+            "taking": steps * (told + takes * work.model_bytes / down),
+            "mixing": steps * trip + answer,
+        }
+        slowest = {name: max(slowest[name], times[name]) for name in slowest}
+    return sum(slowest.values())
+
+
+def cost(
+    places: list[int],
+    sites: list[SiteCapacity],
+    work: RoundWork,
+    edges: Edges | None,
+    directed: bool,
+) -> RoundCost:
+    among = None if edges is None else exchange(edges, directed=directed)
+    return round_cost(np.array(places), sites, work, among)
+
+
+@given(cases())
+def test_a_rounds_seconds_are_those_of_its_slowest_sites(
+    case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool],
+) -> None:
+    found = cost(*case)
+    assert found.seconds == pytest.approx(by_hand(*case))
+    assert sum(phase.seconds for phase in found.phases) == found.seconds
+    assert found.bound_by.seconds == max(phase.seconds for phase in found.phases)
+
+
+@given(cases())
+def test_what_crosses_leaves_one_site_and_reaches_another(
+    case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool],
+) -> None:
+    places, _, work, _, _ = case
+    found = cost(*case)
+    assert sum(site.models_up for site in found.sites) == found.crossing_models
+    assert sum(site.models_down for site in found.sites) == found.crossing_models
+    assert sum(site.clients for site in found.sites) == len(places)
+    there = sum(site.clients > 0 for site in found.sites)
+    down = sum(site.bytes_down for site in found.sites)
+    assert down == (found.crossing_models + there) * work.model_bytes
+
+
+@given(cases(), st.randoms())
+def test_the_order_of_sites_and_edges_does_not_matter(
+    case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool], random: object
+) -> None:
+    places, sites, work, edges, directed = case
+    turned = [len(sites) - 1 - place for place in places]
+    backwards = None if edges is None else edges[::-1]
+    found, again = cost(*case), cost(turned, sites[::-1], work, backwards, directed)
+    assert again.seconds == pytest.approx(found.seconds)
+    assert again.sites[::-1] == found.sites
+
+
+SLOW = SiteCapacity("b", 2, 0.02, LinkSpeed(up=1e6, down=1e7, round_trip_s=0.1))
+FAST = SiteCapacity("a", 4, 0.01, LinkSpeed(up=1e7, down=1e8, round_trip_s=0.1))
+SEVEN = RoundWork(samples=np.full(7, 100), model_bytes=2_000_000, sum_bytes=4_000_000)
+"""Seven clients, of which 0 to 3 are at `a`."""
+PLACES = np.array([0, 0, 0, 0, 1, 1, 1])
+
+
+def test_a_model_crosses_once_to_each_site_that_needs_it() -> None:
+    """Client 0 has three neighbors at b, and each of them has it alone at a."""
+    found = round_cost(
+        PLACES, [FAST, SLOW], SEVEN, exchange([(0, 4), (0, 5), (6, 0)], directed=False)
+    )
+    a, b = found.sites
+    assert (a.models_up, a.models_down, b.models_up, b.models_down) == (1, 3, 3, 1)
+    assert found.crossing_models == 4
+    assert (b.bytes_up, b.bytes_down) == (3 * 2_000_000 + 4_000_000, 2 * 2_000_000)
+    assert found.phases[1].name == "giving"
+    assert found.phases[1].seconds == pytest.approx(0.1 + 6.0)
+    assert (found.phases[1].site, found.phases[1].resource) == ("b", Resource.UP)
+    assert found.bound_by == found.phases[1]
+    assert str(found).endswith("bound by the link up of site b")
+
+
+def test_a_directed_edge_carries_one_model() -> None:
+    found = round_cost(PLACES, [FAST, SLOW], SEVEN, exchange([(4, 0), (5, 0)], directed=True))
+    assert [(site.models_up, site.models_down) for site in found.sites] == [(0, 2), (2, 0)]
+
+
+def test_each_mixing_step_moves_the_models_again() -> None:
+    among = exchange([(0, 4)], directed=False)
+    found = round_cost(PLACES, [FAST, SLOW], replace(SEVEN, mixing_steps=3), among)
+    assert found.crossing_models == 6
+
+
+def test_in_a_star_sites_do_not_wait_for_each_other_before_their_answer() -> None:
+    found = round_cost(PLACES, [FAST, SLOW], SEVEN, None)
+    assert len(found.phases) == 1
+    assert found.seconds == pytest.approx(0.1 + 0.2 + 300 * 0.02 / 2 + 4.0)
+    assert found.sites[1].seconds[Resource.COMPUTE] == pytest.approx(3.0)
+
+
+def test_a_site_without_clients_takes_no_part() -> None:
+    found = round_cost(np.zeros(7, dtype=np.int64), [FAST, SLOW], SEVEN, None)
+    assert found.phases[0].site == "a"
+    assert found.sites[1].bytes_up == found.sites[1].bytes_down == 0
+
+
+def test_what_is_not_known_is_named() -> None:
+    there = [SiteCapacity("a", 1, 0.5, LinkSpeed(up=1.0)), SiteCapacity("b", 1)]
+    found = round_cost(np.array([0, 1]), there, RoundWork(), None)
+    assert found.unknown == (
+        "clients' samples: training counts as free",
+        "the pace of site b: counts as the median of the others",
+        "the link up of site b: counts as free",
+        "the link down of all sites: counts as free",
+        "the round trips of all sites: count as free",
+    )
+    assert str(found) == "0 s, as far as is known"
+
+
+def test_an_assignments_shares_are_places_among_the_sites() -> None:
+    there = [SiteCapacity("b", 1), SiteCapacity("a", 1)]
+    shares = assign("round_robin", 5, there).shares
+    assert places_of(shares, there, 5).tolist() == [1, 0, 1, 0, 1]
