@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import load_config
 from ...core.planning.feasibility import Shortfall
 from ...core.planning.measured import Measured, measured
-from ...core.planning.plan import Plan
+from ...core.planning.plan import Plan, planned
 from ...core.planning.what_if import with_changes
 from ...errors import ConfigError
 from ...prepare.gang_request import gang_request
@@ -20,7 +20,7 @@ from ...prepare.user_code import code_here
 from ...prepare.user_sources import import_paths
 from ..run_folder.folder import RunFolder, find_run
 from ..setup.loaded_config import LoadedConfig, inputs_of, read_config
-from ..setup.planning import fitting, inputs_of_plan, plan_of
+from ..setup.planning import fitting, inputs_of_plan
 from ..sites.planned_sites import planned_here
 from ..sites.sources import disclosed_to, sites_here
 from .planned_sites import planned_at
@@ -79,7 +79,7 @@ def plan_file(
             loaded.settle_execution(lambda *_, **__: None)
         among = set(loaded.among(tuple(vnodes)))
         vnodes = {site: count for site, count in vnodes.items() if site in among}
-        return plan_of(inputs_of_plan(loaded, name, earlier), sites, vnodes)
+        return planned(inputs_of_plan(loaded, name, earlier), sites, vnodes)
     except ConfigError as error:
         raise placed(error) from error
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from ...core.planning.document import document_of
 from ...core.planning.measured import compared, measured
+from ...core.planning.plan import planned
 from ...core.planning.sites import PlannedSite
 from ..run_folder.folder import RunFolder, replace_text
 from ..setup.loaded_config import LoadedConfig
-from ..setup.planning import inputs_of_plan, plan_of
+from ..setup.planning import inputs_of_plan
 from ..sites.gang_session import GangSession
 
 FILE = "plan.json"
@@ -25,7 +26,7 @@ def write_plan(folder: RunFolder, loaded: LoadedConfig, gang: GangSession) -> No
     sites = [
         PlannedSite(name=site, workers=count, from_=RESERVED) for site, count in vnodes.items()
     ]
-    plan = plan_of(inputs_of_plan(loaded, folder.run_id), sites, vnodes, membership.assignment)
+    plan = planned(inputs_of_plan(loaded, folder.run_id), sites, vnodes, membership.assignment)
     text = json.dumps(document_of(plan), indent=2, ensure_ascii=False)
     replace_text(folder.path / FILE, text + "\n")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from fedpilot.mediator.core.assignment import Assignment, NotAssignable
 
 from ...core.planning.document import as_options
 from ...core.planning.feasibility import Shortfall, vnodes_of
-from ...core.planning.plan import Plan, planned
-from ...errors import ConfigError, NotFeasible
+from ...errors import NotFeasible
 from ...prepare.planning import gang_wish, plan_inputs, sites_wish
 
 if TYPE_CHECKING:
@@ -34,21 +31,6 @@ def inputs_of_plan(loaded: LoadedConfig, name: str, like: Measured | None = None
         facts=loaded.model_facts,
         like=like,
     )
-
-
-def plan_of(
-    inputs: PlanInputs,
-    sites: Sequence[PlannedSite],
-    vnodes: Mapping[str, int],
-    assignment: Assignment | None = None,
-) -> Plan:
-    """The plan of a run; ConfigError if its strategy leaves clients without a site."""
-    try:
-        return planned(inputs, sites, vnodes, assignment)
-    except NotAssignable as error:
-        raise ConfigError.about(
-            "federation.assignment", str(error), "`capacity`, `locality` or `round_robin`"
-        ) from error
 
 
 def fitting(
