@@ -12,6 +12,7 @@ FederatedError
 ├── ExecutionRefused       the model does not suit `training.execution`            (exit 1)
 ├── NoUsableUpdate         every update of a round was refused                     (exit 1)
 ├── ModelNotFinite         a round ended in a model that no round can repair       (exit 1)
+├── GraphNotAdapted        `graph.adapt` returned no graph that can be used        (exit 1)
 ├── WorkerNotMade          a worker cannot be started, and would fail again        (exit 1)
 ├── WorkersNotUp           workers have not started in time                         (exit 4)
 ├── WorkersExhausted       the same work lost its worker too often                 (exit 1)
@@ -192,6 +193,20 @@ class ModelNotFinite(FederatedError):
             f"{self.whose}. The model before it is kept. A smaller `training.learning_rate` helps "
             "where the training diverged, `robustness.max_update_norm` against a site that sends "
             "too much"
+        )
+
+
+class GraphNotAdapted(FederatedError):
+    """The function that adapts a run's graph raised, or returned what cannot be used."""
+
+    def __init__(self, name: str, round_number: int, reason: str) -> None:
+        super().__init__(name, round_number, reason)
+        self.name, self.round_number, self.reason = name, round_number, reason
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.round_number} is not begun: `graph.adapt: {self.name}` gives no graph "
+            f"for it: {self.reason}. The run is kept as the round before left it"
         )
 
 

@@ -23,14 +23,15 @@ DISTRIBUTION = "fedpilot"
 def at_sites(config: RunConfig) -> RunConfig:
     """A config as sites get it, without code that the coordinator alone runs.
 
-    They get the graph itself, as one from a file.
+    They get the graph itself, as one from a file, and adapted ones with the rounds' orders.
     """
-    federation = config.federation
-    if not federation.has_own_topology:
-        return config
-    graph = (config.graph or Graph()).model_copy(update={"file": federation.topology})
-    custom = federation.model_copy(update={"topology": "custom"})
-    return config.model_copy(update={"federation": custom, "graph": graph})
+    federation, graph = config.federation, config.graph
+    if graph is not None:
+        graph = graph.model_copy(update={"adapt": None, "adapt_every": None})
+    if federation.has_own_topology:
+        graph = (graph or Graph()).model_copy(update={"file": federation.topology})
+        federation = federation.model_copy(update={"topology": "custom"})
+    return config.model_copy(update={"federation": federation, "graph": graph})
 
 
 def told(config: RunConfig) -> dict[str, Any]:

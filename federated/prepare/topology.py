@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 DRAWN = frozenset({"random_regular", "erdos_renyi", "small_world"})
 """Graphs that are drawn at random, once for all rounds; another networkx may draw another one."""
-RECEIVERS, SOURCES, WEIGHTS = "graph/receivers", "graph/sources", "graph/weights"
-"""Tensors of a spec."""
+GRAPH = "graph/"
+RECEIVERS, SOURCES, WEIGHTS = f"{GRAPH}receivers", f"{GRAPH}sources", f"{GRAPH}weights"
+"""Tensors of a spec, or of an order."""
 OWN_GRAPH = "a function of (client ids, seed) that returns a networkx graph over all clients"
 
 

@@ -128,7 +128,7 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
 
     known = {key: registered for key, (registered, _) in _registries().items()}
     known["data.dataset_type"] = data.registered
-    known["federation.topology"] = lambda name: None
+    known["federation.topology"] = known["graph.adapt"] = lambda name: None
     for key, name in named(config).items():
         module, colon, _ = name.partition(":")
         if not colon:

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
-from operator import attrgetter
 from pathlib import Path
 
 from ..config.schema import RunConfig
@@ -32,6 +31,7 @@ NAMING = (
     "training.loss_function",
     "training.client_update",
     "federation.topology",
+    "graph.adapt",
 )
 """The keys that may name code by dotted path, in the order of its digest."""
 LOSSES = "torch.nn.functional"
@@ -54,7 +54,14 @@ class Sources:
 
 def named(config: RunConfig) -> dict[str, str]:
     """By key: the name in the config, for keys that may name code."""
-    return {key: said for key in NAMING if (said := attrgetter(key)(config))}
+    return {key: said for key in NAMING if (said := _said(config, key))}
+
+
+def _said(config: RunConfig, key: str) -> str | None:
+    """What a config says of a key; None also if it has no such section."""
+    section, _, name = key.partition(".")
+    found: str | None = getattr(getattr(config, section), name, None)
+    return found
 
 
 def own_code(config: RunConfig) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
-from ..prepare.topology import topology_at_site
+from ..prepare.topology import GRAPH, topology_at_site
 from ..prepare.user_code import archive_of, carried
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
@@ -121,6 +122,9 @@ class FederatedWorkload:
         partition = self._inputs.data.partition
         self._graphs = topology_at_site(self._config, partition, spec.tensors)
         self._part: GraphPart | None = None
+        self._part_is_of: Topology | None = None
+        self._adapted: tuple[str, Topology] | None = None
+        """The last graph that an order brought, by its digest."""
         if self._gate is not None:
             self._check_company(self._gate)
         if self._folder is not None:
@@ -249,7 +253,8 @@ class FederatedWorkload:
 
     def _train_round(self, order: Payload) -> Answer:
         header = order.header
-        state, model = self._models.of_round(header["model"], order.tensors)
+        tensors = {k: v for k, v in order.tensors.items() if not k.startswith(GRAPH)}
+        state, model = self._models.of_round(header["model"], tensors)
         self._journal = self._journal.at(self._kept_in(header))
         self._hold_to_content(self._kept_in(header))
         key = key_of(header)
@@ -265,7 +270,8 @@ class FederatedWorkload:
         )
         surroundings = self._surroundings(self._states_in(header, cohort.clients))
         if self._graphs is not None:
-            part = self._part_at_work(cohort.clients, self._graphs, Path(self._kept_in(header)))
+            graphs, folder = self._graphs_of(order), Path(self._kept_in(header))
+            part = self._part_at_work(cohort.clients, graphs, folder)
             left_by = late_taken(header.get("late", []), part.clients, key.round_number - 1)
             self._graph_round = GraphRound(attempt, key, cohort, state, surroundings, part, left_by)
             self._attempt_key = _attempt_of(header)
@@ -306,10 +312,30 @@ class FederatedWorkload:
         states = self._memory.of_round(path, header["round"], oldest_checkpoint=0)
         return self._node_evaluator.evaluate(header, model, self._surroundings(states))
 
+    def _graphs_of(self, order: Payload) -> Topology:
+        """The graph of an order's round; SiteLost if it came with an earlier order, and is gone."""
+        digest, graphs = order.header.get("graph"), self._graphs
+        assert graphs is not None
+        if digest is None:
+            return graphs
+        brought = {k: v for k, v in order.tensors.items() if k.startswith(GRAPH)}
+        if brought:
+            partition = self._inputs.data.partition
+            found = topology_at_site(self._config, partition, brought)
+            assert found is not None
+            self._adapted = digest, found
+        if self._adapted is None or self._adapted[0] != digest:
+            raise SiteLost(self._site, f"graph {digest[:12]} has not arrived there")
+        return self._adapted[1]
+
     def _part_at_work(self, clients: Indices, graphs: Topology, folder: Path) -> GraphPart:
         part = self._part
         if part is None or not np.array_equal(np.sort(part.clients), clients):
-            self._part = part = part_of(self._config, self._inputs, graphs, clients, folder)
+            part = part_of(self._config, self._inputs, graphs, clients, folder)
+        elif self._part_is_of is not graphs:  # the models stay in memory
+            new = part_of(self._config, self._inputs, graphs, clients, folder)
+            part = replace(new, memory=part.memory)
+        self._part, self._part_is_of = part, graphs
         return part
 
     def _give_states(self, order: Payload) -> Answer:

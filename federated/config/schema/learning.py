@@ -208,6 +208,26 @@ class Graph(Section):
     returns. Left out: `metropolis`, or `uniform`."""
     mixing_steps: Annotated[int, Gt(0), Le(1000)] = 1
     """How often neighbors mix in a round."""
+    adapt: Literal["similar"] | OwnFunction | None = Field(default=None, examples=["similar"])
+    """How the graph changes between rounds: `similar` leads its edges to clients whose labels are
+    alike. Or your own function `module:function` of (graph, measures, round) that returns the graph
+    of the round. Left out: the graph stays."""
+    adapt_every: Positive | None = Field(default=None, examples=[5])
+    """With `adapt`: rounds between changes; left out, 10."""
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        if self.adapt_every is not None and self.adapt is None:
+            yield Conflict(
+                key="adapt_every",
+                found="`adapt_every` without `adapt`",
+                allowed="leave it out, or `adapt: similar`",
+            )
+        if self.adapt == "similar" and self.weights == "own":
+            yield Conflict(
+                key="adapt",
+                found="`similar` with `weights: own`: its edges have no weights",
+                allowed="your own function, or other weights",
+            )
 
 
 class Model(Section):

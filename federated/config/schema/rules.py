@@ -143,6 +143,12 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
                 allowed="leave it out",
             )
         return
+    if graph.adapt is not None and federation.topology in ("matching", "exponential"):
+        yield Conflict(
+            key="graph.adapt",
+            found=f"`{graph.adapt}` with {topology}, which is another graph in each round anyway",
+            allowed="leave it out, or another topology",
+        )
     everybody = f"with {topology}, where all clients take part in every round"
     for key in ("clients_per_round", "client_sampling_rate"):
         if getattr(federation, key) is not None:

@@ -23,6 +23,7 @@ from ...errors import ModelNotFinite
 from ...prepare.costs import budget_of, judges_of
 from ..setup.global_model import GlobalModel
 from .phases.evaluation import EvaluationPhase
+from .phases.graph_adapting import GraphAdaptation
 from .phases.graph_rounds import GraphRounds
 from .phases.node_evaluation import NodeEvaluationPhase
 from .phases.training import RoundTraining, TrainingPhase
@@ -47,10 +48,13 @@ class Coordinator:
         self._not_finite_at: Sequence[str] = ()
         """Sites whose samples gave the last evaluated model a loss that is not finite."""
         self._log = RoundLog(run.config, run.folder, identity)
-        graph = GraphRounds(run) if run.config.federation.is_graph else None
-        self._training = TrainingPhase(run=run, graph_rounds=graph)
         self._evaluation = EvaluationPhase(run=run)
         self._node_evaluation = NodeEvaluationPhase(run)
+        graph = None
+        if run.config.federation.is_graph:
+            rule, nodes = run.adapting, self._node_evaluation
+            graph = GraphRounds(run, None if rule is None else GraphAdaptation(run, rule, nodes))
+        self._training = TrainingPhase(run=run, graph_rounds=graph)
 
     def first(self, initial: State) -> GlobalModel:
         """The model that a new run starts from."""

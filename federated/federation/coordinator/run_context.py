@@ -20,6 +20,7 @@ from ...core.population.federated_data.declarations import Exactness
 from ...core.population.partitions.partition import Partition
 from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.state import Roles
+from ...prepare.adapting import Adapting
 from ..events import Emit
 from ..run_folder.folder import RunFolder
 from .late_orders import LateOrders
@@ -55,6 +56,8 @@ class RunContext:
     """Site -> how exactly its samples may be shown."""
     exchange: ExchangeCosts | None = None
     """What clients exchange on a graph."""
+    adapting: Adapting | None = None
+    """How the clients' graph changes, if it does."""
 
     @cached_property
     def limits(self) -> SiteLimits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
@@ -63,6 +63,16 @@ class OrderForm:
         return f"{self.kind}/{self.round_number}/{self.model.digest}/{self.variant}/{part}"
 
 
+class SentGraph(Protocol):
+    """A graph that goes to a site once."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def tensors(self) -> State: ...
+
+
 class OrderSender:
     """Sends the orders of one run."""
 
@@ -80,11 +90,15 @@ class OrderSender:
         self._asked = asked
         self._models: dict[str, str] = {}
         """Site -> digest of the last model sent to it."""
+        self._graphs: dict[str, str] = {}
+        """The same of graphs."""
         self.budget: TrafficBudget | None = None
         """The traffic budget while a run that has one goes on."""
 
-    def send(self, form: OrderForm, site: str, share: Share) -> Future[Payload]:
-        """Send the order, with its model unless the site has it; may raise TrafficSpent."""
+    def send(
+        self, form: OrderForm, site: str, share: Share, graph: SentGraph | None = None
+    ) -> Future[Payload]:
+        """Send the order, with a model and graph unless the site has it; may raise TrafficSpent."""
         order, model = form.order(share), form.model
         new = self._models.get(site) != model.digest
         if self.budget is not None:
@@ -94,6 +108,9 @@ class OrderSender:
         if new:
             self._models[site] = model.digest
             order = replace(order, tensors=model.state)
+        if graph is not None and self._graphs.get(site) != graph.digest:
+            self._graphs[site] = graph.digest
+            order = replace(order, tensors={**order.tensors, **graph.tensors})
         return self._deliver(form, site, order, form.key(share))
 
     def pass_on(self, form: OrderForm, site: str, share: Share, tensors: State) -> Future[Payload]:
@@ -118,10 +135,11 @@ class OrderSender:
         )
 
     def tell_changes(self) -> None:
-        """Report which sites went or came back; neither holds a model."""
+        """Report which sites went or came back; neither holds a model or a graph."""
         for change in self._mediator.membership.drain_changes():
             site = change.site
             self._models.pop(site, None)
+            self._graphs.pop(site, None)
             went = {"site": site, "reason": change.reason, "clients": change.clients}
             match change.kind:
                 case ChangeKind.LOST:

@@ -106,6 +106,7 @@ PLAIN: Mapping[str, str] = {
     "run_waiting": "run {run_id} waits: {reason}",
     "late_discarded": "round {round}: what {site} has of round {of_round} does not count: {reason}",
     "update_refused": "round {round}: {client} refused, {reason}",
+    "graph_adapted": "round {round}: `{by}` gives another graph; {new} of {edges} edges are new",
 }
 """Events whose line has only their fields."""
 

@@ -21,6 +21,7 @@ from ...config import differences, load_config, to_yaml, with_execution
 from ...core.proof.environment_diff import Facts
 from ...core.user_code.user_errors import failure_of, trace_of
 from ...errors import RunRefused
+from ...prepare.adapting import adapting_of
 from ...prepare.costs import budget_of
 from ...prepare.gang_request import set_aside
 from ..coordinator.coordinator import Coordinator
@@ -111,6 +112,7 @@ class RunDriver:
             test_samples=len(inputs.data.test_y),
             told=inputs.told_of,
             exchange=self._loaded.exchange if budget_of(config).limits_anything else None,
+            adapting=adapting_of(config, inputs),
         )
         return Coordinator(run, self._loaded.identity)
 

@@ -230,6 +230,7 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
     from importlib.util import find_spec
 
     with uncollected():
+        from ...prepare.adapting import adapting_of
         from ...prepare.inputs.data_at_sites import gather_declared
         from ...prepare.inputs.local_data import gather
         from ...prepare.inputs.run_inputs import with_graphs
@@ -241,7 +242,9 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
             allowed="false, or `pip install 'fedpilot[tensorboard]'`",
         )
     made = gather(config) if declared is None else gather_declared(config, declared)
-    return with_graphs(config, made)
+    inputs = with_graphs(config, made)
+    adapting_of(config, inputs)  # it must be there before anything starts
+    return inputs
 
 
 def execution_of(config: RunConfig) -> list[Any]:

@@ -84,6 +84,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     ),
     "graph.weights": (*NEIGHBORS, "graph={degree: 4, weights: lazy}"),
     "graph.mixing_steps": (*NEIGHBORS, "graph={degree: 4, mixing_steps: 2}"),
+    "graph.adapt": (*NEIGHBORS, "graph={degree: 4, adapt: similar}"),
+    "graph.adapt_every": (*NEIGHBORS, "graph={degree: 4, adapt: similar, adapt_every: 5}"),
     "federation.server_learning_rate": ("federation.server_learning_rate=0.5",),
     "federation.assignment": ("federation.assignment=round_robin",),
     "model.model_type": ("model.model_type=cnn",),

@@ -36,6 +36,7 @@ from ....errors import VersionsDiffer
 from ..gather import Answered, Answers, Gather, Part, gather, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import GIVING, MIXING, TAKING, TRAINING
+from .graph_adapting import AdaptedGraph, GraphAdaptation
 from .training_query import TrainingQuery, members_of, partial_of
 
 
@@ -45,6 +46,11 @@ class GraphQuery(RoundQuery):
 
     left_by: Indices
     """(population,): the round that left each client's model."""
+    graph: AdaptedGraph | None = None
+    """The round's graph, if it is not the run's first one."""
+
+    def send(self, site: str, share: Share) -> Future[Payload]:
+        return self.run.orders.send(self, site, share, graph=self.graph)
 
     @property
     def name(self) -> str:
@@ -82,8 +88,10 @@ class GraphQuery(RoundQuery):
 class GraphRounds:
     """The rounds of one attempt at a run on a graph."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunContext, adaptation: GraphAdaptation | None) -> None:
+        """`adaptation` gives later rounds other graphs."""
         self._run = run
+        self._adaptation = adaptation
         self._left_by: tuple[int, Indices] = 0, np.empty(0, np.int64)
         """A round, and the last one before it in which each client counted."""
         self._steps = (run.config.graph or Graph()).mixing_steps
@@ -97,10 +105,14 @@ class GraphRounds:
         If its header names clients that counted when the round ran before, these are asked. Raises
         as `gather` does.
         """
-        run = self._run
+        run, graph = self._run, None
+        if self._adaptation is not None:
+            graph = self._adaptation.graph_after(sums.model)
         while True:
             attempt = next(self._attempts)
             header = {**sums.header, "attempt": attempt}
+            if graph is not None:
+                header["graph"] = graph.digest
             query = GraphQuery(
                 kind=TRAINING,
                 model=sums.model,
@@ -110,6 +122,7 @@ class GraphRounds:
                 run=run,
                 whole=sums.whole,
                 left_by=self._last_rounds(sums.round_number, sums.whole),
+                graph=graph,
             )
             trained = self._trained(query, rules)
             parts = _parts(trained)
@@ -159,14 +172,15 @@ class GraphRounds:
 
         A graph that changes connects its clients over several rounds, and counts as one part.
         """
-        run = self._run
-        graphs = run.graphs
+        run, graphs = self._run, self._run.graphs
         if graphs is None or graphs.changes:
             return ""
+        adapted = query.graph
+        edges = graphs.of_round(1) if adapted is None else adapted.graph.edges
         from ....core.topology.connectivity import components, in_words
 
         there = np.flatnonzero(clients_of(_parts(trained), query.whole))
-        found = components(graphs.of_round(1).among(there))
+        found = components(edges.among(there))
         names = [[run.partition.client_id(int(there[node])) for node in part] for part in found]
         return in_words(names) if len(found) > 1 else ""
 

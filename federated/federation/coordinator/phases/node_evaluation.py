@@ -91,6 +91,8 @@ class NodeEvaluationPhase:
     def __init__(self, run: RunContext) -> None:
         which, seed = NodesEvaluated(run.config.evaluated_nodes), run.config.run.random_seed
         self._run = run
+        self._last: tuple[int, str, tuple[Indices, Indices, Indices]] | None = None
+        """The counts of the last evaluated round, and its model."""
         self._nodes = nodes_evaluated(which, run.asked, seed)
         self._test_samples: int | None = None
         if run.config.evaluation.where == "coordinator":
@@ -101,9 +103,26 @@ class NodeEvaluationPhase:
 
         A client that sat the round out has no model of it.
         """
-        run, number = self._run, model.round_number
         if not len(self._nodes):
             return None
+        _, correct, samples = self._counted(model)
+        return node_scores(correct, samples)
+
+    def accuracies(self, model: GlobalModel) -> dict[int, float]:
+        """By client, of those that are evaluated and have samples."""
+        nodes, correct, samples = self._counted(model)
+        some = samples > 0
+        found = (correct[some] / samples[some]).tolist()
+        return dict(zip(nodes[some].tolist(), found, strict=True))
+
+    def _counted(self, model: GlobalModel) -> tuple[Indices, Indices, Indices]:
+        """Clients, ascending, and how many of how many samples the model of each got right."""
+        if self._last is None or self._last[:2] != (model.round_number, model.digest):
+            self._last = model.round_number, model.digest, self._asked(model)
+        return self._last[2]
+
+    def _asked(self, model: GlobalModel) -> tuple[Indices, Indices, Indices]:
+        run, number = self._run, model.round_number
         recorded = run.counted.read(RECORD, number, model.digest)
         mask = run.counted.mask("counted" if recorded is None else RECORD, number, run.asked)
         there = self._nodes if mask is None else self._nodes[mask[self._nodes]]
@@ -123,11 +142,14 @@ class NodeEvaluationPhase:
             run.counted.write(
                 RECORD, query, run.asked, answers, packed(there[some[there]], run.asked)
             )
+        nothing = np.arange(0)
+        nodes = np.concatenate([nothing, *(query.of(each.part.share) for each in answers.all)])
+        order = np.argsort(nodes)
         correct, samples = (
-            np.concatenate([np.arange(0), *(each.payload.tensors[name] for each in answers.all)])
+            np.concatenate([nothing, *(each.payload.tensors[name] for each in answers.all)])[order]
             for name in ("correct", "samples")
         )
-        return node_scores(correct, samples)
+        return nodes[order], correct, samples
 
     def _query(self, model: GlobalModel, nodes: Indices, mask: Mask | None) -> NodesQuery:
         counted = {} if mask is None else {"counted": packed(np.flatnonzero(mask), len(mask))}
