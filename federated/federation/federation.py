@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -146,21 +145,14 @@ class Federation:
         """Clients per round; with groups, in each round that a group trains by itself."""
         return self.loaded.cohort_size
 
-    @cached_property
+    @property
     def topology(self) -> TopologyManager | None:
         """Who exchanges with whom; None if all clients exchange with the coordinator.
 
         With several sites it is a HybridTopologyManager, which knows where clients are once the
         federation has started.
         """
-        from .topology_manager import HybridTopologyManager, TopologyManager
-
-        graphs = self.loaded.inputs.graphs
-        if graphs is None:
-            return None
-        if len(self.gang.sites) > 1:
-            return HybridTopologyManager(graphs, self.nodes, self.nodes.site_of)
-        return TopologyManager(graphs, self.nodes)
+        return self.nodes.topology
 
     @property
     def data_digest(self) -> str:
@@ -227,6 +219,8 @@ class Federation:
         While another thread starts the federation, it waits until that thread has given up.
         """
         self.gang.close()
+        if (topology := self.nodes.__dict__.get("topology")) is not None:
+            topology.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpilot.mediator import Payload
 
@@ -18,12 +18,19 @@ from ..core.lifecycle import NodeState
 from ..core.state import Array, State
 from ..core.sums.partial import Tally
 
+if TYPE_CHECKING:
+    from .topology_manager import TopologyManager
+
 
 class NodeOwner(Protocol):
     """What a VirtualNode needs from its federation."""
 
     @property
     def round(self) -> int: ...
+
+    @property
+    def topology(self) -> TopologyManager | None:
+        """Who exchanges with whom; None if it is not known, or not on a graph."""
 
     def client_id(self, index: int) -> str:
         """The id of a client."""
@@ -112,15 +119,32 @@ class VirtualNode:
         await asyncio.wrap_future(self._ask("node.materialize"))
         return self._evaluated(await asyncio.wrap_future(self._evaluate(model)))
 
-    def aggregate(self, results: Sequence[TrainResult]) -> dict[str, Array]:
-        """The mean of other clients' models, weighted by samples, computed at this client."""
-        if not results:
+    @property
+    def neighbors(self) -> tuple[str, ...]:
+        """On a graph, the clients whose models this one mixes into its own in the next round."""
+        return self._topology.neighbors(self.id, self._federation.round + 1)
+
+    def publish(self, state: State) -> str:
+        """On a graph, let those that take of this client have a state; returns its key."""
+        return self._topology.publish(self.id, state)
+
+    def aggregate(self, results: Sequence[TrainResult] | None = None) -> dict[str, Array]:
+        """The mean of other clients' models, weighted by samples, computed at this client.
+
+        On a graph and without `results`: what this client and its neighbors have published, mixed
+        by the graph's weights.
+        """
+        if results is None:
+            mixed = self._topology.around(self.id, self._federation.round + 1)
+        else:
+            mixed = [(result.state, result.samples) for result in results]
+        if not mixed:
             raise ValueError("nothing to aggregate: at least one TrainResult is needed")
         self.materialize()
-        tensors = {f"{i}/{n}": a for i, r in enumerate(results) for n, a in r.state.items()}
+        tensors = {f"{i}/{n}": a for i, (s, _) in enumerate(mixed) for n, a in s.items()}
         key, state = self._federation.model_or(None)
         tensors |= {f"global/{name}": array for name, array in state.items()}
-        weights = [result.samples for result in results]
+        weights = [weight for _, weight in mixed]
         answer = self._ask("node.aggregate", tensors=tensors, weights=weights, model=key)
         return dict(answer.result().tensors)
 
@@ -138,6 +162,13 @@ class VirtualNode:
         lines.append(f"  site: {self._federation.explain_assignment(self._index)}")
         lines += [f"  {ago:8.1f} s ago  {what:<9} {why}" for ago, what, why in shown["trail"]]
         return "\n".join(lines)
+
+    @property
+    def _topology(self) -> TopologyManager:
+        topology = self._federation.topology
+        if topology is None:
+            raise ValueError(f"{self.id} is on no graph: it has no neighbors here")
+        return topology
 
     def _train(self, model: State | None) -> Future[Payload]:
         return self._ask_with("node.train", model, round=self._federation.round + 1)

@@ -119,6 +119,11 @@ class RemoteFederation:
         self._ids[index] = client_id
         return VirtualNode(self, index)
 
+    @property
+    def topology(self) -> None:
+        """Not known here."""
+        return None
+
     def __len__(self) -> int:
         """The population."""
         return int(self.list_nodes(count=0)["total"])

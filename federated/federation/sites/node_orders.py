@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from ...errors import FederatedError
 from ..setup.global_model import CurrentModel
 from ..setup.loaded_config import LoadedConfig, execution_of
 from .gang_session import GangSession
+
+if TYPE_CHECKING:
+    from ..topology_manager import TopologyManager
 
 
 class NodeOrders:
@@ -110,6 +113,18 @@ class NodeOrders:
         """A client's site; empty before the gang is reserved."""
         mediator = self._gang.mediator
         return "" if mediator is None else mediator.membership.assignment.site_of(index)
+
+    @cached_property
+    def topology(self) -> TopologyManager | None:
+        """Who exchanges with whom; None if all clients exchange with the coordinator."""
+        from ...prepare.topology import mixing_of
+        from ..topology_manager import HybridTopologyManager, TopologyManager
+
+        config, graphs = self._loaded.config, self._loaded.inputs.graphs
+        if graphs is None:
+            return None
+        kind = HybridTopologyManager if len(self._gang.sites) > 1 else TopologyManager
+        return kind(graphs, self, partial(mixing_of, config, graphs))
 
     def explain_assignment(self, index: int) -> str:
         """Explain why a client belongs to its site."""
