@@ -93,7 +93,7 @@ class MediatorSites(SiteSource):
         `again`: the run's gang was complete before, so it continues with as few sites as a gang
         that lost some. `declared` is what sites disclose of their data: those sites take part.
         `members` is a file with the current sites' names, for the next coordinator. `code` came
-        with the run and goes to every site; without it, the config's code is installed there.
+        with the run and goes to sites if they run any of it; without it, it is installed there.
         """
         self._config = config
         self._connection = connection

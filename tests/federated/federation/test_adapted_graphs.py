@@ -14,6 +14,7 @@ from fedpilot.federated.errors import ConfigError, GraphNotAdapted, RunRefused
 from fedpilot.federated.federation.verify import Replay
 from graph_runs import NAMES, digests_over, over, run_over
 from records import Archive
+from shaky_sites import ShakySite, returning
 
 CODE = '''
 import networkx as nx
@@ -136,6 +137,22 @@ def test_a_resumed_run_reads_its_graph_and_asks_for_no_other(
         resumed = in_time(lambda: federation.resume("r"))
     assert resumed.digest == alone.digest
     assert [number for *_, number in calls] == [5]
+
+
+@pytest.mark.parametrize("order", [14, 16, 18, 20])
+def test_a_site_that_was_lost_gets_the_graph_again(
+    order: int, lab: Lab, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = adapted(f"{code}:chords")
+    alone = run_over(lab, NAMES[:1], **keys)
+    monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", ShakySite)
+    monkeypatch.setattr(ShakySite, "moments", {"north": {order}})
+    log = Log()
+    with over(lab, NAMES, log, **keys) as federation:
+        federation._events.observers.append(returning(federation, "north"))
+        result = in_time(federation.run)
+    assert [event["site"] for event in log.of("site_lost")] == ["north"]
+    assert result.digest == alone.digest
 
 
 def test_a_run_whose_graph_is_gone_is_not_resumed(lab: Lab, code: str) -> None:

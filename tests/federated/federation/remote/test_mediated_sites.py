@@ -14,6 +14,7 @@ import pytest
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.federation.remote.mediator_sites import MediatorSites
 from fedpilot.federated.federation.sites.sources import StartedRun
+from fedpilot.federated.prepare.user_code import code_here
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.core.health import SiteState
@@ -217,3 +218,26 @@ def test_a_graph_has_the_sites_that_it_began_with_and_no_others(
 def run_members(path: Path) -> list[str]:
     found: list[str] = json.loads(path.read_text())
     return found
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        pytest.param({"topology": "mine:graph"}, False, id="a graph is made by the coordinator"),
+        pytest.param({"client_id_pattern": "c{index}"}, True, id="a model is trained at sites"),
+    ],
+)
+def test_sites_get_the_code_that_they_run(keys: dict[str, str], sent: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("graph = Model = None")
+    on_a_graph = {**keys, "aggregation_strategy": "dpsgd"} if not sent else keys
+    config = parse_config(
+        {
+            **CONFIG,
+            "federation": {"number_of_clients": 12, **on_a_graph},
+            "model": {"model_type": "mine:Model" if sent else "mlp"},
+        }
+    )
+    code = code_here(config, [str(tmp_path)])
+    assert code.files == ("mine.py",)
+    source = MediatorSites(config, cast(MediatorConnection, three()), code=code)
+    assert ("code" in source.told(Payload(kind="spec")).header) is sent
