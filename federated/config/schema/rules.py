@@ -149,6 +149,13 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             found=f"`{graph.adapt}` with {topology}, which is another graph in each round anyway",
             allowed="leave it out, or another topology",
         )
+    limits = [name for name, most in config.traffic if most is not None]
+    if graph.adapt is not None and limits:
+        yield Conflict(
+            key=f"traffic.{limits[0]}",
+            found="a limit with `graph.adapt`, whose graphs move bytes that are not known before",
+            allowed="leave one of them out",
+        )
     everybody = f"with {topology}, where all clients take part in every round"
     for key in ("clients_per_round", "client_sampling_rate"):
         if getattr(federation, key) is not None:

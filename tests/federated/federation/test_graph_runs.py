@@ -258,6 +258,11 @@ def test_tensors_that_do_not_move_are_the_models(
         ({"federation__clients_per_round": 5}, "federation.clients_per_round", "all clients"),
         ({"federation__server_learning_rate": 0.5}, "federation.server_learning_rate", "no server"),
         ({"participation__deadline_s": 5.0}, "participation.deadline_s", "all clients"),
+        (
+            {"graph__adapt": "similar", "traffic__run_bytes": "1GB"},
+            "traffic.run_bytes",
+            "with `graph.adapt`",
+        ),
         ({"participation__over_sampling": 0.5}, "participation.over_sampling", "all clients"),
         ({"training__client_update": "mine:update"}, "training.client_update", "keep models"),
         ({"federation__topology": "k_connected"}, "graph.degree", "without `degree`"),
