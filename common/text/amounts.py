@@ -14,7 +14,7 @@ SIZE_IN_WORDS = "bytes, such as 16GiB or 1048576"
 RATE_IN_WORDS = "a speed above 0, such as 100Mbit/s or 12.5MB/s"
 BRIEF_IN_WORDS = "a time, such as 2ms or 0.5s"
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]i?B|B)?")
-_RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]?)bit/s")
+_RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([kKMGT]?)bit/s")
 _BRIEF = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?(us|µs|ms|s)")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -56,7 +56,7 @@ def rate_of(text: str) -> float | None:
     """The bytes per second in a text such as `100 Mbit/s` or `12.5MB/s`; None if it is no speed."""
     stripped = text.strip()
     if found := _RATE.fullmatch(stripped):
-        rate = float(found[1]) * _UNITS[f"{found[2]}B"] / 8
+        rate = float(found[1]) * _UNITS[f"{found[2].upper()}B"] / 8
     else:
         size = bytes_of(stripped.removesuffix("/s")) if stripped.endswith("B/s") else None
         rate = float(size or 0)

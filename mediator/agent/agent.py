@@ -12,11 +12,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from ..core.disk import Space, disk_trouble
+from ..core.links import LinkSpeed
 from ..core.rules.disclosure import Declaration
 from ..core.rules.policy import DAY_S
 from ..core.traffic import Direction
@@ -66,6 +67,8 @@ class SiteFacts:
     """The part of the data declarations that leaves the site."""
     policy: Path | None
     version: str
+    link: LinkSpeed = field(default_factory=LinkSpeed)
+    """As declared."""
 
 
 class SiteAgent:
@@ -127,7 +130,13 @@ class SiteAgent:
             wall_clock=wall_clock,
         )
         self._work = OrderExecutor(
-            site.name, self._runners, self._transfers, self, policy=policy, settings=settings
+            site.name,
+            self._runners,
+            self._transfers,
+            self,
+            link=site.link,
+            policy=policy,
+            settings=settings,
         )
         self.take, self.answer_taken = self._work.take, self._work.answer_taken
         self.renew = self._runners.renew

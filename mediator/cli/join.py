@@ -156,7 +156,7 @@ def join(
         from ..agent.home import SiteHome
         from ..agent.runner.process import RayChoice
         from ..agent.settings import AgentSettings
-        from ..agent.site_config.site_files import read_policy, read_site_file
+        from ..agent.site_config.site_files import read_link, read_policy, read_site_file
         from ..errors import BadRequest
         from ..identity import Credentials
         from ..identity.tokens import checked_address
@@ -170,7 +170,7 @@ def join(
             raise BadRequest(str(error)) from error
         if mediator is not None:
             checked_address(mediator)
-        data = read_site_file(site_file)
+        data, link = read_site_file(site_file), read_link(site_file)
         read_policy(policy)
         folder = home or Path.home() / ".fedpilot" / "sites" / site
         say = _sayer(as_json)
@@ -207,6 +207,7 @@ def join(
                 data_json=data_json,
                 policy=None if policy is None else policy.absolute(),
                 version=version("fedpilot"),
+                link=link,
             )
             watch = _watch(ray.address, facts.environment, settings, there)
             keep_freed_memory()

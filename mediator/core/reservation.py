@@ -8,8 +8,10 @@ generator: it yields `SiteStep`s to send together, and its caller sends it the a
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from .links import LinkSpeed
 
 
 class Verb(StrEnum):
@@ -32,6 +34,8 @@ class Promise:
 
     site: str
     vnodes: int
+    link: LinkSpeed = field(default_factory=LinkSpeed)
+    """As the site declares it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
 
+from ..core.links import LinkSpeed
 from ..core.reservation import Answer, Promise, Refusal
 from ..workload import Notify, Payload
 from .futures import then
@@ -82,7 +83,7 @@ def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
         case "promised":
             vnodes = answer.header.get("vnodes")
             if type(vnodes) is int and 1 <= vnodes <= most:
-                return Promise(site, vnodes)
+                return Promise(site, vnodes, LinkSpeed.told(answer.header.get("link")))
             return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
         case "refused":
             reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]

@@ -13,6 +13,7 @@ from enum import StrEnum
 from ..core.assignment import (
     Assignment,
     Exchange,
+    RoundWork,
     Share,
     SiteCapacity,
     assign,
@@ -234,10 +235,11 @@ class SiteMembership:
         population: int,
         pinned: Mapping[str, Sequence[range]] | None = None,
         exchange: Exchange | None = None,
+        work: RoundWork | None = None,
     ) -> Assignment:
         """Assign every client to a site; `pinned` ones to the site of their data."""
         there = self._capacities()
-        self._assignment = assign(self._strategy, population, there, pinned, exchange)
+        self._assignment = assign(self._strategy, population, there, pinned, exchange, work)
         return self._assignment
 
     def assign_as(self, shares: Mapping[str, Share]) -> None:
@@ -276,7 +278,7 @@ class SiteMembership:
             self._tell(site)
 
     def _capacities(self) -> list[SiteCapacity]:
-        return [SiteCapacity(p.site, p.vnodes) for p in self.promises.values()]
+        return [SiteCapacity(p.site, p.vnodes, link=p.link) for p in self.promises.values()]
 
     def _open_capacities(self) -> list[SiteCapacity]:
         return [each for each in self._capacities() if each.name not in self._left_alone]

@@ -110,11 +110,14 @@ class GangSession:
         events.emit("gang_reserved", vnodes=vnodes, seconds=seconds())
         from ...prepare.topology import lasting_exchange_of
 
-        union = loaded.inputs.union
+        union, exchange = loaded.inputs.union, None
+        if len(promises) > 1:
+            exchange = lasting_exchange_of(config, loaded.inputs.graphs)
         mediator.membership.assign(
             loaded.inputs.population,
             None if union is None else union.pinned,
-            lasting_exchange_of(config, loaded.inputs.graphs) if len(promises) > 1 else None,
+            exchange,
+            None if exchange is None else loaded.inputs.round_work(config),
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()

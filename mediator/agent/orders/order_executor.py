@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from ...core.exchange import Effect, Responder
+from ...core.links import LinkSpeed
 from ...core.rules.policy import Policy
 from ...core.rules.policy_decision import enforce, judge_command, judge_resources, most_vnodes
 from ...errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
@@ -86,10 +87,15 @@ class OrderExecutor:
         transfers: OrderTransfers,
         ray: SiteRay,
         *,
+        link: LinkSpeed,
         policy: Callable[[], Policy],
         settings: AgentSettings,
     ) -> None:
-        """`policy` reads the site's rules anew, since its admin may change them."""
+        """`policy` reads the site's rules anew, since its admin may change them.
+
+        `link` is the declared one, which promises name.
+        """
+        self._link = link
         self._site, self._runners = site, runners
         self._transfers, self._ray = transfers, ray
         self._policy, self._settings = policy, settings
@@ -201,7 +207,7 @@ class OrderExecutor:
 
     async def _adopted(self, held: HeldOrder, runner: RunnerClient) -> None:
         try:
-            answer = await runner.answer_of(held.message)
+            answer = self._with_link(await runner.answer_of(held.message))
         except SiteLost as error:
             why = await self._runners.why_gone(held.run, runner, error.reason)
             answer = self._failed(held, why)
@@ -221,7 +227,7 @@ class OrderExecutor:
                 header = header_json({"reason": refusal})
                 done = pb.Done(kind="refused", header_json=header)
                 return pb.Answer(id=held.message, done=done)
-            return await self._prepared(held, order)
+            return self._with_link(await self._prepared(held, order))
         if order.verb == "release":  # perhaps of a run that ended before its runner started
             runner = await self._runners.settled(held.run)
             if runner is None:
@@ -236,6 +242,13 @@ class OrderExecutor:
             await self._transfers.fetch(held.id, blob_of(order.blob), held.round_number)
             asking = self._handed_over(held, order, runner)
         return await self._asked(held, asking, runner)
+
+    def _with_link(self, answer: pb.Answer) -> pb.Answer:
+        """A promise that also names the site's link, if that is declared."""
+        if answer.done.kind == "promised" and (link := self._link.to_json()):
+            header = read("promised", answer.done.header_json, None).header
+            answer.done.header_json = header_json({**header, "link": link})
+        return answer
 
     async def _prepared(self, held: HeldOrder, order: pb.Order) -> pb.Answer:
         """Prepare at a runner; restart it, within its budget, if it dies before its promise."""

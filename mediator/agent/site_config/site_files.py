@@ -20,8 +20,9 @@ from fedpilot.common.strict_yaml.errors import BadFile, Problem
 from fedpilot.common.strict_yaml.records import Strict, load
 from fedpilot.common.strict_yaml.schema_problems import wrong_value
 from fedpilot.common.strict_yaml.wording import Words
-from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
+from fedpilot.common.text.amounts import RATE_IN_WORDS, SIZE_IN_WORDS, bytes_of, rate_of
 
+from ...core.links import LinkSpeed
 from ...core.rules.disclosure import Declaration, Disclosed, Disclosure, Residency
 from ...core.rules.policy import (
     ANY_CODE,
@@ -54,6 +55,14 @@ def _size(value: Any) -> Any:
     return found
 
 
+def _rate(value: Any) -> Any:
+    """Parse a text as bytes per second; nothing else is a rate, since its unit would be a guess."""
+    found = rate_of(value) if isinstance(value, str) else None
+    if not found:
+        raise wrong_value(f'"{value!s:.40}"', RATE_IN_WORDS)
+    return found
+
+
 def _named(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise wrong_value(f"the name {name[:80]!r}", "letters, digits, `.`, `_`, `-`; 63 at most")
@@ -76,6 +85,7 @@ def _code_digest(digest: str) -> str:
 
 
 Bytes = Annotated[int, BeforeValidator(_size), Ge(0), Words(SIZE_IN_WORDS)]
+Rate = Annotated[float, BeforeValidator(_rate), Words(RATE_IN_WORDS)]
 Name = Annotated[str, AfterValidator(_named)]
 User = Annotated[str, AfterValidator(_user)]
 Digest = Annotated[str, AfterValidator(_code_digest)]
@@ -150,9 +160,20 @@ class DatasetSection(Strict):
     disclose: DiscloseSection = DiscloseSection()
 
 
+class LinkSection(Strict):
+    """The site's link to the mediator, which decides which clients exchange over it."""
+
+    up: Rate | None = None
+    """How fast the site sends, such as `100 Mbit/s`; left out: not known, which counts as free."""
+    down: Rate | None = None
+    """How fast the site receives, such as `1 Gbit/s`; left out: not known, which counts as free."""
+
+
 class SiteFile(Strict):
     """`site.yaml`."""
 
+    link: LinkSection = LinkSection()
+    """The site's link to the mediator. The agent tells runs of it that reserve workers here."""
     datasets: dict[Name, DatasetSection] = Field(default_factory=dict)
     """The declared data sets, by name."""
 
@@ -163,6 +184,14 @@ def read_site_file(path: Path | None) -> dict[str, Declaration]:
         return {}
     sections = load(path, SiteFile).datasets
     return {name: _declaration(name, section, path) for name, section in sections.items()}
+
+
+def read_link(path: Path | None) -> LinkSpeed:
+    """The declared link of the site; unknown without a file. BadFile if it is wrong."""
+    if path is None:
+        return LinkSpeed()
+    link = load(path, SiteFile).link
+    return LinkSpeed(up=link.up, down=link.down)
 
 
 def _declaration(name: str, section: DatasetSection, file: Path) -> Declaration:

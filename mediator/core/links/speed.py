@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +17,20 @@ class LinkSpeed:
     down: float | None = None
     """Bytes per second to the site."""
     round_trip_s: float | None = None
+
+    def to_json(self) -> dict[str, float]:
+        """What is known."""
+        known = {"up": self.up, "down": self.down, "round_trip_s": self.round_trip_s}
+        return {name: value for name, value in known.items() if value is not None}
+
+    @classmethod
+    def told(cls, values: Any) -> Self:
+        """What a site says of its link; nonsense counts as not known."""
+        found = values if isinstance(values, Mapping) else {}
+        return cls(**{name: _positive(found.get(name)) for name in ("up", "down", "round_trip_s")})
+
+
+def _positive(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < math.inf else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from contextlib import suppress
@@ -14,9 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from agent_labs import MODEL, RUN, Lab, played, process, until, work
+from agent_labs import GANG, MODEL, RUN, Lab, played, process, until, work
 from fake_mediator import FakeMediator, fake_mediator
 from fedpilot.mediator.agent.runner.process import RunnerProcess
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.wire.failures import error_of
 from fedpilot.mediator.wire.messages import payload_of
 from site_agents import PARIS, QUICK, running
@@ -38,6 +40,19 @@ def test_an_order_with_a_model_is_answered_with_a_model(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found.tensors["w"], MODEL["w"])
             await session.take(RUN, "work/1")
             await until(lambda: lab.forgot("work/1"), "the runner may forget it")
+
+    played(tmp_path, play)
+
+
+def test_a_promise_names_the_declared_link(tmp_path: Path) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(link=LinkSpeed(up=1e6))):
+            session = await lab.mediator.next_session()
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            header = json.loads(answer.done.header_json)
+            assert header["link"] == {"up": 1e6}
+            assert header["vnodes"] >= 1
 
     played(tmp_path, play)
 

@@ -24,6 +24,7 @@ from fedpilot.mediator.agent.orders.traffic import SiteTraffic
 from fedpilot.mediator.agent.runner.process import RayChoice, RunnerProcess, RunnerSettings
 from fedpilot.mediator.agent.session import AgentSession
 from fedpilot.mediator.agent.text import in_short, mediator_said
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.core.rules.policy import CommandPolicy, Policy
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.blobs.store import BlobStore
@@ -70,6 +71,7 @@ def test_orders_beyond_the_most_are_refused_and_not_kept(
             runners(tmp_path),
             transfers(tmp_path),
             None,  # type: ignore[arg-type]
+            link=LinkSpeed(),
             policy=Policy,
             settings=QUICK,
         )
@@ -109,6 +111,7 @@ def test_commands_run_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
             runners(tmp_path),
             transfers(tmp_path),
             Ray(),
+            link=LinkSpeed(),
             policy=partial(Policy, commands=CommandPolicy.ALL),
             settings=replace(QUICK, most_commands=2),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fake_sites import REQUEST
@@ -10,6 +12,7 @@ from fedpilot.mediator import (
     Promise,
     Refusal,
 )
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.federation.linked_site import promised
 
@@ -47,3 +50,20 @@ from fedpilot.mediator.federation.linked_site import promised
 def test_a_promise_is_of_what_was_asked_for(answer: Payload, found: Answer) -> None:
     told = promised("s", answer, REQUEST)
     assert told == found if found is not None else isinstance(told, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("said", "link"),
+    [
+        pytest.param({"up": 1e6, "down": 5}, LinkSpeed(up=1e6, down=5.0), id="both directions"),
+        pytest.param({"up": 1e6}, LinkSpeed(up=1e6), id="one direction"),
+        pytest.param(None, LinkSpeed(), id="a site of an earlier version"),
+        pytest.param({"up": -1, "down": "fast"}, LinkSpeed(), id="nonsense"),
+        pytest.param({"up": True, "down": math.inf}, LinkSpeed(), id="no numbers"),
+        pytest.param([1], LinkSpeed(), id="a list"),
+    ],
+)
+def test_a_promise_names_the_link_of_its_site(said: object, link: LinkSpeed) -> None:
+    header = {"vnodes": 1} if said is None else {"vnodes": 1, "link": said}
+    told = promised("s", Payload(kind="promised", header=header), REQUEST)
+    assert told == Promise("s", 1, link)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from fake_sites import REQUEST, FakeSite, mediator_of, sizes, started
@@ -13,6 +16,8 @@ from fedpilot.mediator import (
     ReservationRefused,
     RunnersSpent,
 )
+from fedpilot.mediator.core.assignment import Exchange, RoundWork
+from fedpilot.mediator.core.links import LinkSpeed
 
 
 def test_clients_are_assigned_by_the_strategy_that_was_asked_for() -> None:
@@ -110,3 +115,17 @@ def test_a_site_that_is_left_alone_keeps_what_it_has_and_gets_nothing_new() -> N
     mediator.membership.leave_alone(())
     assert mediator.membership.share_out((range(3),)) == {"b": (range(3),)}
     assert sites["b"].held
+
+
+def test_clients_are_assigned_by_the_links_that_sites_promise() -> None:
+    """Six clients in a ring and a pair: `b`'s link is slow, so the pair is there alone."""
+    ends = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5)])
+    mediator = mediator_of(FakeSite("a", vnodes=2), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    promises = mediator.membership.promises
+    slow = replace(promises["b"], link=LinkSpeed(up=1.0, down=1.0))
+    mediator.membership.form({**promises, "b": slow})
+    work = RoundWork(model_bytes=10)
+    found = mediator.membership.assign(6, exchange=Exchange.between(*ends.T), work=work)
+    assert found.shares["b"] == (range(4, 6),)
+    assert "makes a round take" in found.explain(4)

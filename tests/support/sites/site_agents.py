@@ -23,6 +23,7 @@ from fedpilot.mediator.agent.runner.process import RayChoice
 from fedpilot.mediator.agent.scans.ray_watchdog import Look, PrivateRay, Watch
 from fedpilot.mediator.agent.settings import AgentSettings
 from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.identity import Credentials
 from fedpilot.mediator.wire.blobs.full_disk import space_of
 from fedpilot.mediator.wire.messages import Capacity, SiteName
@@ -70,6 +71,7 @@ def agent(
     watch: Watch | None = None,
     settings: AgentSettings = QUICK,
     policy: Path | None = None,
+    link: LinkSpeed | None = None,
     ray: RayChoice | None = None,
     start: Start = fake_runner.start,
     say: Any = lambda *_, **__: None,
@@ -85,6 +87,7 @@ def agent(
         data_json="",
         policy=policy,
         version="1.2.3",
+        link=link or LinkSpeed(),
     )
     return SiteAgent(
         site,

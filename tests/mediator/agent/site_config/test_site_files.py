@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from fedpilot.common.strict_yaml.errors import BadFile
-from fedpilot.mediator.agent.site_config.site_files import policy_of, read_policy, read_site_file
+from fedpilot.mediator.agent.site_config.site_files import (
+    policy_of,
+    read_link,
+    read_policy,
+    read_site_file,
+)
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.core.rules.disclosure import Disclosure, Residency
 from fedpilot.mediator.core.rules.policy import (
     ByteCaps,
@@ -217,3 +223,26 @@ def test_what_is_wrong_stays_in_the_sites_own_log(
 
 def test_without_a_file_it_is_the_default() -> None:
     assert policy_of("paris", None) == Policy()
+
+
+def test_a_site_file_declares_the_link(tmp_path: Path) -> None:
+    text = "link: {up: 100 Mbit/s, down: 1 Gbit/s}"
+    assert read_link(write(tmp_path, text)) == LinkSpeed(up=12.5e6, down=125e6)
+    assert read_link(write(tmp_path, "link: {up: 1 MB/s}")) == LinkSpeed(up=1e6)
+    assert read_link(write(tmp_path, SITE)) == read_link(None) == LinkSpeed()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("100", id="a number without its unit"),
+        pytest.param("100 Mbit", id="an amount"),
+        pytest.param("0 Mbit/s", id="no link"),
+    ],
+)
+def test_a_link_is_declared_as_a_rate(value: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile) as refused:
+        read_link(write(tmp_path, f"link: {{up: {value}}}"))
+    (problem,) = refused.value.problems
+    assert problem.key == "link.up"
+    assert "a speed above 0, such as 100Mbit/s" in str(refused.value)
