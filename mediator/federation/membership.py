@@ -17,11 +17,15 @@ from ..core.assignment import (
     Share,
     SiteCapacity,
     assign,
+    elsewhere,
+    places_of,
     reassigned,
     rebalanced,
     shared_out,
     size,
 )
+from ..core.assignment.shares import holds
+from ..core.links import LinkSpeed
 from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
@@ -67,6 +71,8 @@ class SiteMembership:
         self._quorum = SiteQuorum(to_begin=len(self._known))
         self._formed = False
         self._assignment: Assignment | None = None
+        self._round: tuple[Exchange | None, RoundWork] | None = None
+        """What the clients were assigned by, if the costs of a round are known."""
         self._gone: dict[str, str] = {}
         """Why each lost or drained site takes no part."""
         self._returning: set[str] = set()
@@ -239,8 +245,30 @@ class SiteMembership:
     ) -> Assignment:
         """Assign every client to a site; `pinned` ones to the site of their data."""
         there = self._capacities()
+        self._round = None if work is None else (exchange, work)
         self._assignment = assign(self._strategy, population, there, pinned, exchange, work)
         return self._assignment
+
+    def explain(self, index: int) -> str:
+        """Why a client is at its site, and what a round would cost with it at the next best one.
+
+        The price is left out for a client that may not move, and where sites that have clients are
+        not there.
+        """
+        assignment, there = self.assignment, self._capacities()
+        why, site = assignment.explain(index), assignment.site_of(index)
+        stays = holds(assignment.pinned.get(site, ()), index)
+        owners = {owner for owner, share in assignment.shares.items() if share}
+        if self._round is None or stays or not owners <= {each.name for each in there}:
+            return why
+        exchange, work = self._round
+        places = places_of(assignment.shares, there, assignment.population)
+        if (found := elsewhere(index, places, there, work, exchange)) is None:
+            return why
+        other, added = found
+        if all(each.link == LinkSpeed() for each in there):
+            return f"{why}; the sites' links are not known, so another site has no price"
+        return f"{why}; the next best site is {other}: a round takes {added:+.3g} s there"
 
     def assign_as(self, shares: Mapping[str, Share]) -> None:
         """Assign clients as they were assigned before; sites that are not there keep theirs."""

@@ -103,7 +103,7 @@ class FederationConfig(Section):
         default=None, examples=["round_robin"]
     )
     """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or so
-    that neighbors on a graph are at one site, within 5 % of that proportion (`locality`), or in
+    that neighbors on a graph are at one site, at most 5 % above that proportion (`locality`), or in
     turn (`round_robin`). Left out: `locality` on a graph, otherwise `capacity`."""
 
     @property

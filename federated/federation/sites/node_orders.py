@@ -130,8 +130,8 @@ class NodeOrders:
         """Explain why a client belongs to its site."""
         if (mediator := self._gang.mediator) is None:
             return "not assigned until the gang is reserved"
-        assignment = mediator.membership.assignment
-        return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
+        membership = mediator.membership
+        return f"{membership.assignment.site_of(index)}, since {membership.explain(index)}"
 
 
 def _kind(array: object) -> str:

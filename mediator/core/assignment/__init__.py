@@ -14,6 +14,7 @@ from .costs import (
     RoundCost,
     cost_of,
     crossing_models,
+    elsewhere,
     places_of,
     round_cost,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "assign",
     "cost_of",
     "crossing_models",
+    "elsewhere",
     "joined",
     "places_of",
     "reassigned",

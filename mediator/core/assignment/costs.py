@@ -245,6 +245,32 @@ def cost_of(
     )
 
 
+def elsewhere(
+    client: int,
+    places: Indices,
+    sites: Sequence[SiteCapacity],
+    work: RoundWork,
+    exchange: Exchange | None,
+) -> tuple[str, float] | None:
+    """The best other site for a client, and the seconds that it adds to a round there.
+
+    Of equal ones, the first by name. None without another site.
+    """
+    prices, here = Prices.of(sites), int(places[client])
+
+    def seconds(place: int) -> float:
+        moved = places.copy()
+        moved[client] = place
+        return seconds_of(Load.of(moved, len(sites), work, exchange), prices, work)
+
+    now = seconds(here)
+    others = [(seconds(at) - now, site.name) for at, site in enumerate(sites) if at != here]
+    if not others:
+        return None
+    added, name = min(others)
+    return name, added
+
+
 def places_of(
     shares: Mapping[str, Share], sites: Sequence[SiteCapacity], population: int
 ) -> Indices:

@@ -129,3 +129,17 @@ def test_clients_are_assigned_by_the_links_that_sites_promise() -> None:
     found = mediator.membership.assign(6, exchange=Exchange.between(*ends.T), work=work)
     assert found.shares["b"] == (range(4, 6),)
     assert "makes a round take" in found.explain(4)
+    # At a, client 4 would give its model to b and take that of 5: 10 bytes each way.
+    assert mediator.membership.explain(4).endswith(
+        "the next best site is a: a round takes +20 s there"
+    )
+    mediator.membership.remove("b", "a storm")
+    assert "next best" not in mediator.membership.explain(4)
+
+
+def test_without_links_another_site_has_no_price() -> None:
+    mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    exchange = Exchange.between(np.array([0]), np.array([1]))
+    mediator.membership.assign(2, exchange=exchange, work=RoundWork(model_bytes=10))
+    assert "another site has no price" in mediator.membership.explain(0)
