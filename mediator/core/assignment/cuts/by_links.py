@@ -17,6 +17,8 @@ Indices = npt.NDArray[np.int64]
 Prices = npt.NDArray[np.float64]
 DEAR = 2.0
 """A link counts as slow if a model takes so many times as long on it as on the fastest one."""
+TRIES = 3
+"""So many divisions METIS tries when it cuts off the parts of slow sites."""
 CENTERS = 3
 """So many clients are tried as the center of a part."""
 
@@ -59,7 +61,10 @@ def apart(graph: Adjacency, sizes: Indices, slow: Indices) -> Indices:
     """METIS's parts of these sizes: first the slow sites' together, cut off from all others."""
     others = np.setdiff1d(np.flatnonzero(sizes), slow)
     both = np.array([sizes[slow].sum(), sizes[others].sum()])
-    side, parts = by_metis(graph, both, recursive=True), np.zeros(graph.vertices, dtype=np.int64)
+    side, parts = (
+        by_metis(graph, both, recursive=True, tries=TRIES),
+        np.zeros(graph.vertices, dtype=np.int64),
+    )
     for number, sites in enumerate((np.sort(slow), others)):
         here = np.flatnonzero(side == number)
         parts[here] = sites[by_metis(graph.among(here), sizes[sites], recursive=False)]

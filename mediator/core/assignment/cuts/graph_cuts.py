@@ -91,7 +91,7 @@ def in_order(goal: Indices) -> Indices:
     return np.repeat(np.arange(len(goal)), goal)
 
 
-def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool) -> Indices:
+def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool, tries: int = CUTS) -> Indices:
     """METIS's parts, about as large as `goal`; the same on every machine with one version of it."""
     import pymetis
 
@@ -102,7 +102,7 @@ def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool) -> Indices:
         pymetis.CSRAdjacency(graph.starts, graph.neighbors),
         tpwgts=share,
         recursive=recursive,
-        options=pymetis.Options(ncuts=CUTS) if recursive else None,
+        options=pymetis.Options(ncuts=tries) if recursive else None,
         warn_on_copies=False,
     )
     return used[np.asarray(found.vertex_part, dtype=np.int64)]
