@@ -9,17 +9,20 @@ does not count gets no further orders of this query, and its share is treated li
 
 from __future__ import annotations
 
+import itertools
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from fedpilot.mediator import FederationMediator, Payload, Share, SiteUnreachable
 from fedpilot.mediator.errors import AnswerUnreadable
 
-from ...core.population.shares import part_name
+from ...core.population.shares import Mask, held, part_name
 from ...core.rounds.participation import (
     BelowQuorum,
     Close,
@@ -377,6 +380,11 @@ def gather(
             reason=answers.reason,
         )
     return answers
+
+
+def mask_of(parts: Iterable[Part], population: int) -> Mask:
+    """The clients of some parts, a flag for each client of the population."""
+    return held(np.arange(population), itertools.chain(*(each.share for each in parts)))
 
 
 def parts_of(mediator: FederationMediator) -> list[Part]:

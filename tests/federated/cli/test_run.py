@@ -178,7 +178,7 @@ BROKEN = [
     pytest.param(
         GOOD + "resources: {workers: 3, ray: {num_cpus: 2}}\n",
         3,
-        ["3 nodes of 1 CPU", "2"],
+        ["3 workers (1 CPU each)", "--set resources.workers=2"],
         id="a gang that can never fit says the most that could",
     ),
     pytest.param(

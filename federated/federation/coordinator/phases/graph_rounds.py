@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -27,13 +27,13 @@ from fedpilot.mediator.errors import AnswerUnreadable
 from ....config.schema import Graph
 from ....config.telling import DISTRIBUTION
 from ....core.population.sampling import Indices
-from ....core.population.shares import Mask, held, packed, part_name, told, unpacked
+from ....core.population.shares import packed, part_name, told, unpacked
 from ....core.rounds.participation import Rules, SiteRefused, TooFewSites
 from ....core.rounds.sitting_out import late_told, left_by
 from ....core.state import State
 from ....core.sums.amounts import AnswerRefused
 from ....errors import VersionsDiffer
-from ..gather import Answered, Answers, Gather, Part, gather, parts_of
+from ..gather import Answered, Answers, Gather, Part, gather, mask_of, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import GIVING, MIXING, TAKING, TRAINING
 from .graph_adapting import AdaptedGraph, GraphAdaptation
@@ -154,7 +154,7 @@ class GraphRounds:
         counted = query.header.get("counted")
         may = np.ones(query.whole, bool) if counted is None else unpacked(counted, query.whole)
         parts = parts_of(run.mediator)
-        parts = [each for each in parts if (clients_of([each], query.whole) & may).any()]
+        parts = [each for each in parts if (mask_of([each], query.whole) & may).any()]
         trained = gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
         if not trained.missing or not (apart := self._apart(query, trained)):
             return trained
@@ -179,14 +179,14 @@ class GraphRounds:
         edges = graphs.of_round(1) if adapted is None else adapted.graph.edges
         from ....core.topology.connectivity import components, in_words
 
-        there = np.flatnonzero(clients_of(_parts(trained), query.whole))
+        there = np.flatnonzero(mask_of(_parts(trained), query.whole))
         found = components(edges.among(there))
         names = [[run.partition.client_id(int(there[node])) for node in part] for part in found]
         return in_words(names) if len(found) > 1 else ""
 
     def _counted(self, query: GraphQuery, trained: Answers) -> dict[str, str]:
         """For the header of orders: the clients that count, if these are not all."""
-        mask = clients_of(_parts(trained), query.whole)
+        mask = mask_of(_parts(trained), query.whole)
         if "counted" in query.header or mask.all():
             return {}
         return {"counted": packed(np.flatnonzero(mask), query.whole)}
@@ -262,11 +262,6 @@ class GraphRounds:
         header = {**form.header, "step": step, **more}
         order = replace(form, kind=kind, header=header, variant=f"{form.variant}/{step}{name}")
         return self._run.orders.pass_on(order, part.site, part.share, tensors or {})
-
-
-def clients_of(parts: Iterable[Part], whole: int) -> Mask:
-    """The clients of some parts, among all."""
-    return held(np.arange(whole), itertools.chain(*(each.share for each in parts)))
 
 
 def _parts(answers: Answers) -> list[Part]:

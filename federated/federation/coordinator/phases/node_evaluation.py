@@ -23,10 +23,9 @@ from ....core.rounds.node_scores import (
 from ....core.rounds.participation import Rules, least
 from ....core.sums.amounts import AnswerRefused
 from ...setup.global_model import GlobalModel
-from ..gather import Answered, gather, parts_of
+from ..gather import Answered, gather, mask_of, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import NODES
-from .graph_rounds import clients_of
 
 RECORD = "nodes"
 """The kind of the record of the clients whose models were evaluated."""
@@ -138,7 +137,7 @@ class NodeEvaluationPhase:
         clock = time.perf_counter
         answers = gather(query, run.mediator, rules, emit=run.emit, clock=clock, parts=parts)
         if rules.by_clock:
-            some = clients_of([each.part for each in answers.all], run.asked)
+            some = mask_of([each.part for each in answers.all], run.asked)
             run.counted.write(
                 RECORD, query, run.asked, answers, packed(there[some[there]], run.asked)
             )

@@ -22,11 +22,11 @@ from ....errors import FederatedError, NoUsableUpdate
 from ...run_folder.folder import CHECKPOINTS_KEPT
 from ...setup.global_model import GlobalModel
 from ...setup.loaded_config import execution_of
-from ..gather import Answered, Answers, gather
+from ..gather import Answered, Answers, gather, mask_of
 from ..participation_record import as_counted
 from ..run_context import RunContext
 from ..site_orders import TRAINING
-from .graph_rounds import GraphRounds, clients_of
+from .graph_rounds import GraphRounds
 from .training_query import TrainingQuery, partial_of
 
 
@@ -149,7 +149,7 @@ class TrainingPhase:
     def _covered(self, answers: Answers, whole: int) -> str:
         """The clients of all answers, as one bitmap of the cohort."""
         if self.graph_rounds is not None:
-            mask = clients_of([each.part for each in answers.all], whole)
+            mask = mask_of([each.part for each in answers.all], whole)
         else:
             covered = [unpacked(each.payload.header["covered"], whole) for each in answers.all]
             mask = np.any(covered, axis=0)
