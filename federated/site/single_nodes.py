@@ -14,7 +14,7 @@ from ..core.sums.partial import Tally
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, tallied
-from .states.client_states import ClientMemory
+from .states.client_memory import ClientMemory
 from .workers.pool import WorkerCall, WorkerPool
 
 

@@ -60,7 +60,8 @@ from .rounds.round_queue import RoundQueue
 from .rounds.star_round import SiteRound
 from .rounds.surroundings import Pace, Surroundings
 from .single_nodes import SingleNodes
-from .states.client_states import ClientMemory, ClientStates
+from .states.client_memory import ClientMemory
+from .states.client_states import ClientStates
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
 from .workers.pool import WorkerPool
