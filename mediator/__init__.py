@@ -3,7 +3,17 @@
 Importing this package imports neither Ray nor torch.
 """
 
-from .core.assignment import Assignment, AssignmentStrategy, Share, SiteCapacity
+from .core.assignment import (
+    Assignment,
+    AssignmentProblem,
+    AssignmentStrategy,
+    Division,
+    Exchange,
+    Share,
+    SiteCapacity,
+    members,
+    share_of,
+)
 from .core.reservation import Promise, Refusal
 from .core.traffic import TrafficLedger
 from .errors import (
@@ -25,9 +35,12 @@ from .workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 
 __all__ = [
     "Assignment",
+    "AssignmentProblem",
     "AssignmentStrategy",
     "Change",
     "ChangeKind",
+    "Division",
+    "Exchange",
     "FederationMediator",
     "GangRequest",
     "InProcessSite",
@@ -52,4 +65,6 @@ __all__ = [
     "UnknownWorkload",
     "WorkFailed",
     "load_workload",
+    "members",
+    "share_of",
 ]

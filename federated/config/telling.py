@@ -31,6 +31,8 @@ def at_sites(config: RunConfig) -> RunConfig:
     if federation.has_own_topology:
         graph = (graph or Graph()).model_copy(update={"file": federation.topology})
         federation = federation.model_copy(update={"topology": "custom"})
+    if federation.has_own_assignment:
+        federation = federation.model_copy(update={"assignment": None})
     return config.model_copy(update={"federation": federation, "graph": graph})
 
 

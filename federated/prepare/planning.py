@@ -18,6 +18,7 @@ from ..core.planning.measured import Measured
 from ..core.planning.plan import UNKNOWN, Known, Memory, PlanInputs
 from ..core.planning.sites import GangWish, SitesWish
 from ..core.population.sampling import Indices
+from .assigning import strategy_of
 from .gang_request import object_store_bytes
 from .grouping import steps_of
 from .topology import exchange_of
@@ -84,7 +85,7 @@ def plan_inputs(
         population=inputs.population,
         clients_per_round=cohort,
         rounds=federation.rounds,
-        assignment=federation.assigned_by,
+        assignment=strategy_of(config),
         work=work,
         mean_samples=mean,
         exchanges=() if graphs is None else _exchanges(config, graphs),

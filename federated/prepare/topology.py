@@ -132,7 +132,7 @@ def lasting_exchange_of(config: RunConfig, graphs: Topology | None) -> Exchange 
 
     None if clients share one model, or exchange with others in each round.
     """
-    if config.federation.assigned_by != "locality":
+    if config.federation.assigned_by != "locality" and not config.federation.has_own_assignment:
         return None
     return None if graphs is None or graphs.changes else exchange_of(graphs)
 

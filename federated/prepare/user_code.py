@@ -128,7 +128,8 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
 
     known = {key: registered for key, (registered, _) in _registries().items()}
     known["data.dataset_type"] = data.registered
-    known["federation.topology"] = known["graph.adapt"] = lambda name: None
+    for key in ("federation.topology", "graph.adapt", "federation.assignment"):
+        known[key] = lambda name: None
     for key, name in named(config).items():
         module, colon, _ = name.partition(":")
         if not colon:

@@ -32,6 +32,7 @@ NAMING = (
     "training.client_update",
     "federation.topology",
     "graph.adapt",
+    "federation.assignment",
 )
 """The keys that may name code by dotted path, in the order of its digest."""
 LOSSES = "torch.nn.functional"

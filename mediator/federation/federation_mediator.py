@@ -11,6 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Self
 
+from ..core.assignment import ChosenStrategy
 from ..core.reservation import Answer, Promise, SiteQuorum
 from ..core.traffic import Flow
 from ..errors import (
@@ -41,7 +42,7 @@ class FederationMediator:
         self,
         sites: Iterable[Site],
         *,
-        assignment: str = "capacity",
+        assignment: ChosenStrategy = "capacity",
         replacement: bool = True,
         counted: Callable[[], list[tuple[Flow, int]]] | None = None,
     ) -> None:

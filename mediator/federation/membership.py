@@ -12,12 +12,14 @@ from enum import StrEnum
 
 from ..core.assignment import (
     Assignment,
+    ChosenStrategy,
     Exchange,
     RoundWork,
     Share,
     SiteCapacity,
     assign,
     elsewhere,
+    name_of,
     places_of,
     reassigned,
     rebalanced,
@@ -57,7 +59,7 @@ class SiteMembership:
         self,
         sites: Iterable[str],
         *,
-        strategy: str,
+        strategy: ChosenStrategy,
         replacement: bool,
         tell: Callable[[str], None],
     ) -> None:
@@ -273,7 +275,9 @@ class SiteMembership:
     def assign_as(self, shares: Mapping[str, Share]) -> None:
         """Assign clients as they were assigned before; sites that are not there keep theirs."""
         given = {site: size(share) for site, share in shares.items()}
-        self._assignment = Assignment(strategy=self._strategy, movable=dict(shares), given=given)
+        self._assignment = Assignment(
+            strategy=name_of(self._strategy), movable=dict(shares), given=given
+        )
 
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
         """Give each returned site clients that it lacks, at most this part of all movable ones.

@@ -99,12 +99,13 @@ class FederationConfig(Section):
     describes the groups. The others are graphs, in which a client exchanges with its neighbors; the
     section `graph` has their parameters. Or your own function `module:function` of (client ids,
     seed) that returns a networkx graph."""
-    assignment: Literal["capacity", "locality", "round_robin"] | None = Field(
+    assignment: Literal["capacity", "locality", "round_robin"] | OwnFunction | None = Field(
         default=None, examples=["round_robin"]
     )
     """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or so
     that neighbors on a graph are at one site, at most 5 % above that proportion (`locality`), or in
-    turn (`round_robin`). Left out: `locality` on a graph, otherwise `capacity`."""
+    turn (`round_robin`). Or your own function `module:function` of an `AssignmentProblem` that
+    returns a `Division`. Left out: `locality` on a graph, otherwise `capacity`."""
 
     @property
     def is_graph(self) -> bool:
@@ -125,6 +126,11 @@ class FederationConfig(Section):
     def assigned_by(self) -> str:
         """The strategy that assigns clients to sites."""
         return self.assignment or ("locality" if self.is_graph else "capacity")
+
+    @property
+    def has_own_assignment(self) -> bool:
+        """Whether a function of the user's own assigns clients to sites."""
+        return ":" in self.assigned_by
 
     @property
     def pushes(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpilot.mediator.core.assignment import (
     Assignment,
+    ChosenStrategy,
     Exchange,
     Load,
     Resource,
@@ -61,8 +62,7 @@ class PlanInputs:
     population: int
     clients_per_round: int
     rounds: int
-    assignment: str
-    """The strategy's name."""
+    assignment: ChosenStrategy
     work: RoundWork
     mean_samples: float | None
     """Of a client, where `work` does not have the samples of each."""
@@ -164,7 +164,7 @@ def assigned(
 ) -> Assignment:
     """The site of every client; raises NotAssignable."""
     lasting = inputs.exchanges[0] if inputs.exchanges and inputs.lasting else None
-    cuts = inputs.assignment == "locality" and len(vnodes) > 1
+    cuts = inputs.assignment not in ("capacity", ROUND_ROBIN) and len(vnodes) > 1
     return assign(
         inputs.assignment,
         inputs.population,

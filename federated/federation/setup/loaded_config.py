@@ -29,6 +29,7 @@ from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.rounds.node_scores import NodesEvaluated, nodes_evaluated
 from ...core.state import averaged, counters, nbytes
 from ...errors import ConfigError, Problem
+from ...prepare.assigning import strategy_of
 from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
@@ -205,7 +206,7 @@ class LoadedConfig:
         """Each site's clients on a graph, if all sites have as many workers."""
         alike = [SiteCapacity(site, 1) for site in sites]
         exchange = lasting_exchange_of(self.config, self.inputs.graphs)
-        by, population = self.config.federation.assigned_by, self.inputs.population
+        by, population = strategy_of(self.config), self.inputs.population
         return assign(by, population, alike, exchange=exchange).shares
 
 

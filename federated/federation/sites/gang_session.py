@@ -16,6 +16,7 @@ from fedpilot.mediator import FederationMediator, GangRequest, Payload, Site
 from ...config.telling import told
 from ...core.state import State
 from ...errors import FederatedError
+from ...prepare.assigning import strategy_of
 from ...prepare.gang_request import gang_request, object_store_bytes
 from ..events import EventBus
 from ..setup.global_model import CurrentModel
@@ -151,7 +152,7 @@ class GangSession:
         stateful = config.clients_keep_states
         return FederationMediator(
             sites,
-            assignment=config.federation.assigned_by,
+            assignment=strategy_of(config),
             # A client's state is at its site: elsewhere it would be another client.
             replacement=config.participation.replacement and not stateful,
             counted=self._source.counted,

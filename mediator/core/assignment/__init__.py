@@ -23,19 +23,21 @@ from .records import (
     Assignment,
     AssignmentProblem,
     AssignmentStrategy,
+    ChosenStrategy,
     ClientMove,
     Division,
     Exchange,
     NotAssignable,
+    OwnStrategy,
     RoundWork,
     SiteCapacity,
 )
-from .shares import Share, joined, rest, size
+from .shares import Share, joined, members, rest, share_of, size
 from .strategies import STRATEGIES
 
 
 def assign(
-    strategy: str,
+    strategy: ChosenStrategy,
     population: int,
     sites: Sequence[SiteCapacity],
     pinned: Mapping[str, Sequence[range]] | None = None,
@@ -54,9 +56,10 @@ def assign(
     problem = AssignmentProblem(
         clients=free, sites=sites, pinned=stay, exchange=exchange, work=work
     )
-    division = STRATEGIES[strategy](problem)
+    divide = strategy.divide if isinstance(strategy, OwnStrategy) else STRATEGIES[strategy]
+    division = divide(problem)
     return Assignment(
-        strategy=strategy,
+        strategy=name_of(strategy),
         movable=division.shares,
         pinned=stay,
         given={site: size(share) for site, share in division.shares.items()},
@@ -64,16 +67,23 @@ def assign(
     )
 
 
+def name_of(strategy: ChosenStrategy) -> str:
+    """The name that users know a strategy by."""
+    return strategy.name if isinstance(strategy, OwnStrategy) else strategy
+
+
 __all__ = [
     "STRATEGIES",
     "Assignment",
     "AssignmentProblem",
     "AssignmentStrategy",
+    "ChosenStrategy",
     "ClientMove",
     "Division",
     "Exchange",
     "Load",
     "NotAssignable",
+    "OwnStrategy",
     "Resource",
     "RoundCost",
     "RoundWork",
@@ -84,10 +94,13 @@ __all__ = [
     "crossing_models",
     "elsewhere",
     "joined",
+    "members",
+    "name_of",
     "places_of",
     "reassigned",
     "rebalanced",
     "round_cost",
+    "share_of",
     "shared_out",
     "size",
 ]

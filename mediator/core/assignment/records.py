@@ -115,6 +115,19 @@ class Division:
 AssignmentStrategy: TypeAlias = Callable[[AssignmentProblem], Division]
 
 
+@dataclass(frozen=True, slots=True)
+class OwnStrategy:
+    """A strategy that is not one of those with a name here."""
+
+    name: str
+    divide: AssignmentStrategy
+    """Its answer has been checked (`divisions.checked`)."""
+
+
+ChosenStrategy: TypeAlias = str | OwnStrategy
+"""The name of a strategy, or one of the user's own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMove:
     """Clients that changed their site."""
