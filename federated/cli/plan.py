@@ -16,6 +16,12 @@ from fedpilot.mediator.cli.access import Access, asking, with_mediator
 from .options import JSON, SET
 
 
+def _check_picture(path: Path) -> None:
+    if path.suffix != ".png" or not path.parent.is_dir():
+        wanted = "a file `.png` in a folder that exists"
+        raise click.UsageError(f"--picture {path}: wanted {wanted}.")
+
+
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @SET
@@ -83,6 +89,8 @@ def plan(
         from ..federation.remote.planning import plan_file
         from ..federation.setup.planning import not_feasible
 
+        if picture is not None:
+            _check_picture(picture)
         try:
             if access.on_purpose:
                 with asking(access) as client:

@@ -18,6 +18,7 @@ from fedpilot.common.strict_yaml.wording import value_in_words
 from fedpilot.common.strict_yaml.writing import written
 
 from .schema import RunConfig
+from .schema.learning import ADAPT_EVERY
 
 IDENTITY_FORMAT = 2
 """Incremented when the same config must get another identity."""
@@ -76,6 +77,10 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
     )
 
 
+USUAL = {"evaluation.nodes": "sampled", "graph.adapt_every": ADAPT_EVERY}
+"""Values that a key has if it is left out, and that count as if it were."""
+
+
 def deciding(config: RunConfig) -> dict[str, Any]:
     """By dotted key: the values that decide the bits of the result."""
     keys: dict[str, Any] = {"run.random_seed": config.run.random_seed}
@@ -88,8 +93,9 @@ def deciding(config: RunConfig) -> dict[str, Any]:
     keys.setdefault("federation.assignment", "capacity")
     if config.graph is not None:
         keys.setdefault("graph.weights", "uniform" if config.federation.pushes else "metropolis")
-    if keys.get("evaluation.nodes") == "sampled":  # as if it were left out
-        del keys["evaluation.nodes"]
+    for name, usual in USUAL.items():
+        if keys.get(name) == usual:
+            del keys[name]
     keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
     keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
     if config.participation.over_sampling:  # the journal has the clients that counted

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config.schema import Graph, RunConfig
+from ..config.schema.learning import ADAPT_EVERY
 from ..core.population.sampling import Indices
 from ..core.registry import RegistryError, load_dotted
 from ..core.topology.weighted_edges import WeightedEdges
@@ -25,8 +26,6 @@ from .topology import check_graph, checked_graph
 if TYPE_CHECKING:
     import networkx as nx
 
-EVERY = 10
-"""Rounds between adaptations, unless the config says otherwise."""
 KEY = "graph.adapt"
 OWN = "`similar`, or a function of (graph, measures, round) that returns a networkx graph"
 
@@ -63,7 +62,7 @@ def adapting_of(config: RunConfig, inputs: RunInputs) -> Adapting | None:
     make = _similar(config, inputs) if graph.adapt == "similar" else _own(config, inputs)
     return Adapting(
         name=graph.adapt,
-        every=graph.adapt_every or EVERY,
+        every=graph.adapt_every or ADAPT_EVERY,
         first=first,
         measures=graph.adapt != "similar" and config.evaluated_nodes != "none",
         make=make,

@@ -269,7 +269,7 @@ class SiteMembership:
             return why
         other, added = found
         if all(each.link == LinkSpeed() for each in there):
-            return f"{why}; the sites' links are not known, so another site has no price"
+            return f"{why}; no site has declared its link, so the cost of moving it is not known"
         return f"{why}; the next best site is {other}: a round takes {added:+.3g} s there"
 
     def assign_as(self, shares: Mapping[str, Share]) -> None:

@@ -21,6 +21,9 @@ from .values import (
     Section,
 )
 
+ADAPT_EVERY = 10
+"""Rounds between adaptations of a graph, unless the config says otherwise."""
+
 
 class Run(Section):
     """The name, seed and reproducibility of a run."""
@@ -215,7 +218,7 @@ class Graph(Section):
     mixing_steps: Annotated[int, Gt(0), Le(1000)] = 1
     """How often neighbors mix in a round."""
     adapt: Literal["similar"] | OwnFunction | None = Field(default=None, examples=["similar"])
-    """How the graph changes between rounds: `similar` leads its edges to clients whose labels are
+    """How the graph changes between rounds: `similar` connects clients whose labels are
     alike. Or your own function `module:function` of (graph, measures, round) that returns the graph
     of the round. Left out: the graph stays."""
     adapt_every: Positive | None = Field(default=None, examples=[5])

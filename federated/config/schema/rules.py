@@ -153,8 +153,15 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
     if graph.adapt is not None and limits:
         yield Conflict(
             key=f"traffic.{limits[0]}",
-            found="a limit with `graph.adapt`, whose graphs move bytes that are not known before",
+            found="a limit with `graph.adapt`: the bytes of its later graphs are not known before",
             allowed="leave one of them out",
+        )
+    if federation.topology == "exponential" and config.participation.quorum < 1:
+        yield Conflict(
+            key="participation.quorum",
+            found=f"{config.participation.quorum:g} with {topology}, where a client that receives "
+            "from an absent one only would lose all its weight",
+            allowed="1, or another topology",
         )
     everybody = f"with {topology}, where all clients take part in every round"
     for key in ("clients_per_round", "client_sampling_rate"):

@@ -150,8 +150,8 @@ class Participation(Section):
 
     quorum: Fraction = 1.0
     """Share of the cohort (before over-sampling) that must count. If a round closes with fewer
-    clients, the run ends and can be resumed. On a graph, the clients of a lost site sit out while
-    so many others are there, and these are connected."""
+    clients, the run ends and can be resumed. On a graph, the clients of a lost site sit out as
+    long as at least this share of the clients is left, and the graph among them is connected."""
     deadline_s: PositiveFloat | None = Field(default=None, examples=[120.0])
     """Seconds after which a round closes; the clients that are done by then count."""
     over_sampling: NonNegativeFloat = Field(default=0.0, examples=[0.25])

@@ -5,7 +5,6 @@ The first round is left out if there are others: workers compile in it, and wait
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,8 @@ from typing import Any, TypeGuard
 
 from fedpilot.mediator.core.links import LinkSpeed
 
+LARGEST = 1e18
+"""No amount of bytes or seconds is as large."""
 EXCHANGE = "exchange"
 """The purpose of clients' models for neighbors at other sites."""
 EVALUATION = "evaluation"
@@ -148,9 +149,4 @@ def _bytes_of(
 
 
 def _is_amount(value: Any) -> TypeGuard[float]:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST

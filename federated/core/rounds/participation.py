@@ -45,15 +45,17 @@ class TooFewSites(FederatedError):
 class SiteRefused(FederatedError):
     """A round needs clients of a site whose answer does not count."""
 
-    def __init__(self, what: str, lacking: str) -> None:
-        super().__init__(what, lacking)
-        self.what, self.lacking = what, lacking
+    def __init__(self, what: str, lacking: str, advice: str = "") -> None:
+        """`advice` says what would help, if a smaller quorum would not."""
+        super().__init__(what, lacking, advice)
+        self.what, self.lacking, self.advice = what, lacking, advice
 
     def __str__(self) -> str:
-        return (
-            f"{self.what}: {self.lacking}; all clients that are asked have to count "
-            "(a smaller `participation.quorum` lets rounds do without that site's)"
+        advice = self.advice or (
+            "all clients that are asked have to count (a smaller `participation.quorum` lets "
+            "rounds do without that site's)"
         )
+        return f"{self.what}: {self.lacking}; {advice}"
 
 
 class BelowQuorum(FederatedError):

@@ -23,7 +23,7 @@ from ..coordinator.site_limits import FILE as REFUSALS
 from ..run_folder.folder import Checkpoint, RunFolder
 
 ROUNDS = "federation.rounds"
-JUDGED = ("accuracy", "loss")
+JUDGED = ("accuracy", "loss", "node_accuracy", "worst_node_accuracy")
 BEST = ("best", "best_round")
 CLIENTS = ".clients.sqlite"
 COPIED = (REFUSALS, "round-*", "*.data.json")

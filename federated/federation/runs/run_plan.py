@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from ..setup.loaded_config import LoadedConfig
 from ..setup.planning import inputs_of_plan
 from ..sites.gang_session import GangSession
 
+log = logging.getLogger(__name__)
+
 FILE = "plan.json"
 RESERVED = "the reserved gang"
 
@@ -24,7 +27,8 @@ def write_plan(folder: RunFolder, loaded: LoadedConfig, gang: GangSession) -> No
     membership = gang.running("a plan needs a gang").membership
     vnodes = {site: promise.vnodes for site, promise in membership.promises.items()}
     sites = [
-        PlannedSite(name=site, workers=count, from_=RESERVED) for site, count in vnodes.items()
+        PlannedSite(name=site, workers=promise.vnodes, from_=RESERVED, link=promise.link)
+        for site, promise in membership.promises.items()
     ]
     plan = planned(inputs_of_plan(loaded, folder.run_id), sites, vnodes, membership.assignment)
     text = json.dumps(document_of(plan), indent=2, ensure_ascii=False)
@@ -32,10 +36,17 @@ def write_plan(folder: RunFolder, loaded: LoadedConfig, gang: GangSession) -> No
 
 
 def beside_plan(folder: RunFolder, epochs: int) -> dict[str, Any]:
-    """Facts for the manifest: what a round took and moved, beside the plan; none without one."""
+    """Facts for the manifest: what a round took and moved, beside the plan.
+
+    None without a plan, or with one that cannot be read: it only explains.
+    """
     path = folder.path / FILE
     if not path.exists():
         return {}
-    plan: Mapping[str, Any] = json.loads(path.read_text())
     found = measured(folder.run_id, folder.rows(), folder.traffic(), epochs=epochs)
-    return {"plan": compared(plan, found)}
+    try:
+        plan: Mapping[str, Any] = json.loads(path.read_text())
+        return {"plan": compared(plan, found)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is no plan of this version: %s", path, error)
+        return {}

@@ -109,8 +109,9 @@ class RunAttempt:
     def ended(self, ending: Mapping[str, Any]) -> None:
         """Record the end, in the manifest first; curves.png can wait."""
         config = self._loaded.config
-        beside = beside_plan(self._folder, config.training.number_of_epochs)
-        self._folder.update_manifest(ended=_now(), **ending, **beside)
+        self._folder.update_manifest(ended=_now(), **ending)
+        if beside := beside_plan(self._folder, config.training.number_of_epochs):
+            self._folder.update_manifest(**beside)
         rows = self._folder.rows()
         try:
             self._folder.write_csv(rows)

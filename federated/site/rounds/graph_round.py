@@ -118,6 +118,7 @@ class GraphRound:
             return here
         if not before:
             return None
+        del here  # its memory is used again
         own = part.memory.room(self._room)
         begun, number = np.flatnonzero(left_by), self.key.round_number
         if len(begun) == len(left_by):
@@ -127,9 +128,8 @@ class GraphRound:
         for some in own.blocks(np.flatnonzero(left_by == 0)):
             for name, column in own.stack.columns.items():
                 column[some] = part.first[name]
-        if len(begun):
-            saved = states.load_stack(part.clients[begun], number, left_by[begun])
-            own.stack.rows[begun] = saved.rows
+        for some in own.blocks(begun) if len(begun) else ():
+            own.stack.rows[some] = states.load_stack(part.clients[some], number, left_by[some]).rows
         return own
 
     def abandon(self) -> None:

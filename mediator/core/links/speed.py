@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+MOST = 1e18
+"""No amount of a link is as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,4 +35,4 @@ class LinkSpeed:
 def _positive(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 < value < math.inf else None
+    return float(value) if 0 < value < MOST else None

@@ -259,6 +259,15 @@ def test_tensors_that_do_not_move_are_the_models(
         ({"federation__server_learning_rate": 0.5}, "federation.server_learning_rate", "no server"),
         ({"participation__deadline_s": 5.0}, "participation.deadline_s", "all clients"),
         (
+            {
+                "federation__topology": "exponential",
+                "federation__aggregation_strategy": "push_sum",
+                "participation__quorum": 0.5,
+            },
+            "participation.quorum",
+            "lose all its weight",
+        ),
+        (
             {"graph__adapt": "similar", "traffic__run_bytes": "1GB"},
             "traffic.run_bytes",
             "with `graph.adapt`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "matching": {},
     "complete": {},
     "k_connected": {"graph__degree": 4, "graph__mixing_steps": 3},
-    "exponential": {"strategy": "push_sum"},
+    "torus": {"strategy": "push_sum"},
 }
 
 
@@ -160,7 +161,7 @@ def test_a_graph_that_would_fall_apart_waits_for_the_site(
     lab: Lab, shaky: pytest.MonkeyPatch
 ) -> None:
     keys = {**QUORUM, "federation__assignment": "round_robin", "participation__wait_for_sites_s": 0}
-    with pytest.raises(TooFewSites, match=r"site north.*falls apart: client_0"):
+    with pytest.raises(TooFewSites, match=r"site north.*parts that never meet: client_0"):
         in_time(lambda: run_over(lab, NAMES, **keys))
 
 
@@ -170,8 +171,46 @@ def test_a_liar_whose_clients_hold_the_graph_together_ends_the_run(
     monkeypatch.setattr(SITES, LyingSite)
     monkeypatch.setattr(LyingSite, "about", "give_states")
     monkeypatch.setattr(LyingSite, "lies", {"west": lambda answer: replace(answer, tensors={})})
-    with pytest.raises(SiteRefused, match=r"west.*falls apart"):
+    with pytest.raises(SiteRefused, match=r"west.*parts that never meet.*more edges"):
         in_time(lambda: run_over(lab, NAMES, federation__assignment="round_robin", **QUORUM))
+
+
+def test_the_only_round_of_gossip_that_trains_waits_for_all_clients(
+    lab: Lab, shaky: pytest.MonkeyPatch
+) -> None:
+    shaky.setattr(ShakySite, "moments", {"north": {2}})
+    keys = {**QUORUM, "strategy": "gossip", "participation__wait_for_sites_s": 0}
+    with pytest.raises(TooFewSites, match="north"):
+        in_time(lambda: run_over(lab, NAMES, **keys))
+
+
+def test_a_round_waits_for_a_site_without_which_a_weight_would_vanish(
+    lab: Lab, shaky: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each client gives to many, and gets from few that are there."""
+    shaky.setattr(ShakySite, "moments", {"north": {2}})
+    count = 30
+    there, away = range(count // 2), range(count // 2, count)
+    edges = [(a, (a + 1) % len(there)) for a in there]
+    edges += [(0, a) for a in away]
+    edges += [(b, a) for a in there[1:] for b in away]
+    edges += [(a, b) for a in there[1:] for b in there[:a]]
+    graph = np.zeros((count, count), dtype=int)
+    for of, to in edges:
+        graph[of, to] = 1
+    file = tmp_path / "chain.csv"
+    np.savetxt(file, graph, fmt="%d", delimiter=",")
+    keys = {
+        **QUORUM,
+        "name": "custom",
+        "strategy": "push_sum",
+        "graph__file": str(file),
+        "federation__number_of_clients": count,
+        "federation__assignment": "capacity",
+        "participation__wait_for_sites_s": 0,
+    }
+    with pytest.raises(TooFewSites, match=r"north.*next to nothing of all push-sum weight"):
+        in_time(lambda: run_over(lab, ("east", "north"), **keys))
 
 
 def test_fewer_clients_than_the_quorum_end_the_run(lab: Lab, shaky: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,19 @@ from ....core.rounds.participation import Rules, SiteRefused, TooFewSites
 from ....core.rounds.sitting_out import late_told, left_by
 from ....core.state import State
 from ....core.sums.amounts import AnswerRefused
+from ....core.topology.mixing import LEAST_WEIGHT, least_weight
 from ....errors import VersionsDiffer
+from ....prepare.topology import mixing_of
 from ..gather import Answered, Answers, Gather, Part, gather, mask_of, parts_of
 from ..run_context import RoundQuery, RunContext
 from ..site_orders import GIVING, MIXING, TAKING, TRAINING
 from .graph_adapting import AdaptedGraph, GraphAdaptation
 from .training_query import TrainingQuery, members_of, partial_of
+
+MORE_EDGES = (
+    "the others need more edges among them, or neighbors at one site (`federation.assignment: "
+    "locality`)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,28 +168,42 @@ class GraphRounds:
         waiting = replace(rules, enough=rules.whole, least=rules.whole)
         try:
             more = Gather(query, run.mediator, waiting, clock).answers(trained.missing)
-        except (TooFewSites, SiteRefused) as error:
-            what, lacking, *rest = error.args
-            lacking += f"; without its clients the graph falls apart: {apart}"
-            raise type(error)(what, lacking, *rest) from error
+        except TooFewSites as error:
+            raise TooFewSites(error.what, f"{error.lacking}; {apart}", error.waited_s) from error
+        except SiteRefused as error:
+            raise SiteRefused(error.what, f"{error.lacking}; {apart}", MORE_EDGES) from error
         return replace(trained, all=[*trained.all, *more.all], missing=(), reason="")
 
     def _apart(self, query: GraphQuery, trained: Answers) -> str:
-        """The parts that never meet without the missing clients; empty if there is one.
+        """What becomes of the graph without the missing clients; empty if the others can go on.
 
-        A graph that changes connects its clients over several rounds, and counts as one part.
+        A graph that changes connects its clients over several rounds, and counts as whole.
         """
         run, graphs = self._run, self._run.graphs
         if graphs is None or graphs.changes:
             return ""
-        adapted = query.graph
-        edges = graphs.of_round(1) if adapted is None else adapted.graph.edges
         from ....core.topology.connectivity import components, in_words
+        from ....core.topology.graphs import Topology
 
-        there = np.flatnonzero(mask_of(_parts(trained), query.whole))
-        found = components(edges.among(there))
-        names = [[run.partition.client_id(int(there[node])) for node in part] for part in found]
-        return in_words(names) if len(found) > 1 else ""
+        if query.graph is not None:
+            found = query.graph.graph
+            graphs = Topology.static(found.edges, found.weights)
+        there = mask_of(_parts(trained), query.whole)
+        name = run.partition.client_id
+        found_parts = components(graphs.of_round(1).among(np.flatnonzero(there)))
+        if len(found_parts) > 1:
+            clients = np.flatnonzero(there)
+            names = [[name(int(clients[node])) for node in part] for part in found_parts]
+            apart = f"{len(found_parts)} parts that never meet: {in_words(names)}"
+            return f"without its clients the graph has {apart}"
+        if run.config.federation.pushes:
+            mixing = mixing_of(run.config, graphs, 1).without(np.flatnonzero(~there))
+            node, weight = least_weight(mixing)
+            if weight < LEAST_WEIGHT:
+                return (
+                    f"without its clients next to nothing of all push-sum weight is {name(node)}'s"
+                )
+        return ""
 
     def _counted(self, query: GraphQuery, trained: Answers) -> dict[str, str]:
         """For the header of orders: the clients that count, if these are not all."""

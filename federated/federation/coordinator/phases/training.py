@@ -60,7 +60,8 @@ class TrainingPhase:
 
         Raises NoUsableUpdate if no client trained, FederatedError for a sum beyond all grids.
         """
-        run, number, rules = self.run, model.round_number + 1, self._rules()
+        run, number = self.run, model.round_number + 1
+        rules = self._rules(number)
         counted = run.counted.read("counted", number, model.digest)
         late = run.counted.late(counted)
         for coarser in range(0, COARSEST + 1, COARSER_STEP):
@@ -125,12 +126,14 @@ class TrainingPhase:
             whole=self.run.asked,
         )
 
-    def _rules(self) -> Rules:
+    def _rules(self, number: int) -> Rules:
         run, participation = self.run, self.run.config.participation
+        # With `gossip` no later round trains: a client that sits this one out never would.
+        only_once = number == 1 and run.config.federation.aggregation_strategy == "gossip"
         return Rules(
             whole=run.asked,
             enough=run.enough,
-            least=least(run.enough, participation.quorum),
+            least=run.enough if only_once else least(run.enough, participation.quorum),
             deadline_s=participation.deadline_s,
             wait_s=participation.wait_for_sites_s,
             closing_s=participation.closing_s,
