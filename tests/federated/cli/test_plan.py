@@ -12,7 +12,7 @@ import pytest
 
 from command_line import invoke
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-from fedpilot.federated import Federation
+from fedpilot.federated import Event, Federation
 from unions import told
 from user_service import Served, a_site, serving
 
@@ -136,6 +136,28 @@ def test_a_run_writes_its_plan_and_the_next_plan_takes_what_it_measured() -> Non
     assert other["sources"]["pace"].endswith("with another model")
     assert other["sources"]["bytes"] == "tensors, without headers"
     assert "run before took" in invoke("plan", "ring.yaml", "--like", "before").stdout
+
+
+@pytest.mark.parametrize("spoilt", ["", "{", "[]", "{}", '{"sites": 3}'])
+def test_a_spoilt_plan_does_not_spoil_the_end_of_a_run(spoilt: str) -> None:
+    def spoil(event: Event) -> None:
+        if event.name == "round_finished":
+            (Path("runs/r") / "plan.json").write_text(spoilt)
+
+    cluster = FakeCluster([fake_machine("a", CPU=4)])
+    with Federation("ring.yaml", cluster=cluster, observers=[spoil]) as federation:
+        folder = federation.run(run_id="r").folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["status"] == "finished"
+    assert "plan" not in manifest
+    assert (folder / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("picture", ["nowhere/ring.png", "ring.txt"])
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(picture: str) -> None:
+    result = invoke("plan", "ring.yaml", "--picture", picture)
+    assert result.exit_code == 2
+    assert picture in result.stderr
 
 
 def test_a_mediators_sites_are_those_with_which_a_run_would_begin(served: Served) -> None:

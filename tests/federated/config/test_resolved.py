@@ -204,6 +204,12 @@ def test_sampled_nodes_are_what_is_left_out() -> None:
     assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, said))
 
 
+def test_ten_rounds_between_adaptations_are_what_is_left_out() -> None:
+    keys = [*NEIGHBORS, "graph={degree: 4, adapt: similar}"]
+    said = [*NEIGHBORS, "graph={degree: 4, adapt: similar, adapt_every: 10}"]
+    assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, said))
+
+
 def test_a_graph_without_weights_has_the_identity_of_earlier_ones() -> None:
     """They recorded what was the default."""
     keys = [*NEIGHBORS, "graph={degree: 4}"]

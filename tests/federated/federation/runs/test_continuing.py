@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from federations import Lab, raising, timeless
+from federations import (
+    Lab,
+    on_a_graph,
+    raising,
+    timeless,
+)
 from fedpilot.cli import main
 from fedpilot.federated import Event, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
@@ -94,6 +99,16 @@ def test_what_was_waited_for_counts_where_a_run_stops_early(lab: Lab, every: int
         whole.reason,
         whole.digest,
     )
+    assert timeless(result.rows) == timeless(whole.rows)
+
+
+def test_the_scores_of_clients_models_are_those_of_one_long_run(lab: Lab) -> None:
+    """The last round of the short run is evaluated, and the long one does not evaluate it."""
+    keys = {**on_a_graph(), "evaluation__every": 3}
+    whole = lab.run(**{**keys, "federation__rounds": 6})
+    lab.federation(**{**keys, "federation__rounds": 4}).run(run_id="short")
+    long = lab.federation(**{**keys, "federation__rounds": 6})
+    result = long.run(run_id="long", parent="short")
     assert timeless(result.rows) == timeless(whole.rows)
 
 
