@@ -15,7 +15,7 @@ from ..config.schema import RunConfig
 from ..core.execution.cost_model import NEWEST, costs_of
 from ..core.execution.facts import Execution, ExecutionKind, ModelFacts, bytes_per_client
 from ..core.planning.measured import Measured
-from ..core.planning.plan import UNKNOWN, Known, Memory, PlanInputs
+from ..core.planning.plan import UNKNOWN, Known, PlanInputs, PlannedMemory
 from ..core.planning.sites import GangWish, SitesWish
 from ..core.population.sampling import Indices
 from .assigning import strategy_of
@@ -160,14 +160,14 @@ def _pace(
 
 def _memory(
     config: RunConfig, inputs: RunInputs, facts: ModelFacts | None, kept_bytes: int
-) -> Memory:
+) -> PlannedMemory:
     from .execution_choice import circumstances
 
     size = config.training.chunk_size
     clients = 1 if size == "auto" or config.training.execution == "sequential" else int(size)
     each = None if facts is None else bytes_per_client(facts, circumstances(config, inputs))
     keeps = inputs.bytes_of_update if config.federation.is_graph else 0
-    return Memory(
+    return PlannedMemory(
         chunk_bytes=None if each is None else clients * each,
         chunk_clients=clients,
         store_bytes=object_store_bytes(inputs) + kept_bytes,

@@ -6,8 +6,10 @@ smaller vnodes. It gives up a required site, or a number of sites, only if there
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from fedpilot.common.text.amounts import counted, listed
@@ -20,6 +22,7 @@ COUNT, LEAST = "sites.count", "sites.min_sites"
 MEMORY = "resources.memory_per_worker"
 SIZES = {"CPU": "resources.cpus_per_worker", "GPU": "resources.gpus_per_worker"}
 """The keys of a vnode's size, by resource."""
+ONE_CPU = Resources.of({"CPU": 1.0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +213,15 @@ def _common(sites: Sequence[PlannedSite], each: Resources, needed: _Needed) -> R
     best = {site.name: _best(site, each) for site in sites}
     ordered = sorted(best, key=lambda n: (n not in needed.required, *_worth(best[n]), n))
     chosen = ordered[: max(needed.least, len(needed.required))]
-    common = best[chosen[0]]
-    for name in chosen[1:]:
-        common = common & best[name]
-    return common
+    common = _in_all(best[name] for name in chosen)
+    if common.units:
+        return common
+    # One site has GPUs and no CPU to spare for them, another one CPUs alone.
+    return _in_all(_best(site, ONE_CPU) for site in sites if site.name in chosen)
+
+
+def _in_all(parts: Iterable[Resources]) -> Resources:
+    return reduce(and_, parts)
 
 
 def _best(site: PlannedSite, each: Resources) -> Resources:
@@ -228,7 +236,7 @@ def _usable(part: Resources, whole: Resources) -> Resources:
     """A vnode needs CPUs or GPUs: one CPU, if it gets none of what it asks for."""
     if part["CPU"] or part["GPU"]:
         return part
-    return whole & Resources.of({"CPU": 1.0})
+    return whole & ONE_CPU
 
 
 def _worth(part: Resources) -> tuple[int, int]:

@@ -11,12 +11,12 @@ from fedpilot.mediator.core.assignment import (
     Assignment,
     ChosenStrategy,
     Exchange,
-    Load,
     Resource,
     RoundCost,
     RoundWork,
     Share,
     SiteCapacity,
+    SiteLoads,
     assign,
     cost_of,
     places_of,
@@ -42,7 +42,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class PlannedMemory:
     """What a site needs in memory."""
 
     chunk_bytes: int | None
@@ -74,7 +74,7 @@ class PlanInputs:
     pinned: Mapping[str, Sequence[range]] = field(default_factory=dict)
     pace: Known
     """Seconds per sample of a vnode, where a site's own is not known."""
-    memory: Memory
+    memory: PlannedMemory
     bytes_source: str
     measured: Measured | None = None
     """What another run measured, if the plan follows it."""
@@ -254,7 +254,7 @@ def _costs(
         return [round_cost(placed, sites, inputs.work, graph) for graph in graphs]
     clients = np.array([size(shares.get(site.name, ())) for site in sites], dtype=np.int64)
     mean = inputs.mean_samples
-    load = Load(clients, (clients * (mean or 0.0)).astype(np.float64), None)
+    load = SiteLoads(clients, (clients * (mean or 0.0)).astype(np.float64), None)
     return [cost_of(load, sites, inputs.work, samples_known=mean is not None)]
 
 
@@ -263,7 +263,7 @@ def _site_plan(
     capacity: SiteCapacity,
     site: PlannedSite | None,
     costs: Sequence[RoundCost],
-    memory: Memory,
+    memory: PlannedMemory,
 ) -> SitePlan:
     parts = [cost.sites[at] for cost in costs]
     first, link = parts[0], capacity.link

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .costs import (
-    Load,
     Resource,
     RoundCost,
+    SiteLoads,
     cost_of,
     crossing_models,
     elsewhere,
@@ -81,7 +81,6 @@ __all__ = [
     "ClientMove",
     "Division",
     "Exchange",
-    "Load",
     "NotAssignable",
     "OwnStrategy",
     "Resource",
@@ -89,6 +88,7 @@ __all__ = [
     "RoundWork",
     "Share",
     "SiteCapacity",
+    "SiteLoads",
     "assign",
     "cost_of",
     "crossing_models",

@@ -54,7 +54,7 @@ class SiteCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class RoundPhase:
     """A part of a round that all sites begin together."""
 
     name: str
@@ -70,7 +70,7 @@ class RoundCost:
     """What a round costs."""
 
     seconds: float
-    phases: tuple[Phase, ...]
+    phases: tuple[RoundPhase, ...]
     sites: tuple[SiteCost, ...]
     crossing_models: int
     """Clients' models that cross between sites in a round."""
@@ -78,7 +78,7 @@ class RoundCost:
     """What was not known, and how it counts."""
 
     @property
-    def bound_by(self) -> Phase:
+    def bound_by(self) -> RoundPhase:
         """The longest phase, the first of several."""
         return max(self.phases, key=lambda phase: phase.seconds)
 
@@ -90,7 +90,7 @@ class RoundCost:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class SiteLoads:
     """How much of a round's work each site has."""
 
     clients: Indices
@@ -102,7 +102,9 @@ class Load:
     where clients have no models of their own."""
 
     @classmethod
-    def of(cls, places: Indices, sites: int, work: RoundWork, exchange: Exchange | None) -> Load:
+    def of(
+        cls, places: Indices, sites: int, work: RoundWork, exchange: Exchange | None
+    ) -> SiteLoads:
         """The load, with (clients,) the place of each client's site."""
         samples = np.zeros(len(places)) if work.samples is None else work.samples
         crossing = None if exchange is None else crossing_models(places, sites, exchange)
@@ -176,7 +178,7 @@ Parts = Mapping[Resource, Seconds]
 """(sites,) each: the seconds that a phase takes a site, by what they are spent on."""
 
 
-def phases(load: Load, prices: Prices, work: RoundWork) -> dict[str, Parts]:
+def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Parts]:
     """The phases of a round, in all mixing steps; a site without clients takes no part."""
     part = load.clients > 0
     trip = prices.round_trip * part
@@ -206,7 +208,7 @@ def phases(load: Load, prices: Prices, work: RoundWork) -> dict[str, Parts]:
     }
 
 
-def seconds_of(load: Load, prices: Prices, work: RoundWork) -> float:
+def seconds_of(load: SiteLoads, prices: Prices, work: RoundWork) -> float:
     """The seconds of a round."""
     return sum(
         float(sum(parts.values(), np.zeros(len(load.clients))).max(initial=0.0))
@@ -221,12 +223,12 @@ def round_cost(
 
     `exchange` says who exchanges models with whom, if clients have models of their own.
     """
-    load = Load.of(places, len(sites), work, exchange)
+    load = SiteLoads.of(places, len(sites), work, exchange)
     return cost_of(load, sites, work, samples_known=work.samples is not None)
 
 
 def cost_of(
-    load: Load, sites: Sequence[SiteCapacity], work: RoundWork, *, samples_known: bool
+    load: SiteLoads, sites: Sequence[SiteCapacity], work: RoundWork, *, samples_known: bool
 ) -> RoundCost:
     """What a round costs, with the load of each of `sites`; `load` may have expected samples."""
     prices = Prices.of(sites, samples_known=samples_known)
@@ -261,7 +263,7 @@ def elsewhere(
     def seconds(place: int) -> float:
         moved = places.copy()
         moved[client] = place
-        return seconds_of(Load.of(moved, len(sites), work, exchange), prices, work)
+        return seconds_of(SiteLoads.of(moved, len(sites), work, exchange), prices, work)
 
     now = seconds(here)
     others = [(seconds(at) - now, site.name) for at, site in enumerate(sites) if at != here]
@@ -283,18 +285,18 @@ def places_of(
     return places
 
 
-def _slowest(name: str, parts: Parts, sites: Sequence[SiteCapacity]) -> Phase:
+def _slowest(name: str, parts: Parts, sites: Sequence[SiteCapacity]) -> RoundPhase:
     """The first site that takes longest, and what it spends most on."""
     whole = sum(parts.values(), np.zeros(len(sites)))
     at = int(whole.argmax())
     most = max(parts, key=lambda resource: float(parts[resource][at]))
-    return Phase(name=name, seconds=float(whole[at]), site=sites[at].name, resource=most)
+    return RoundPhase(name=name, seconds=float(whole[at]), site=sites[at].name, resource=most)
 
 
 def _of_site(
     at: int,
     site: SiteCapacity,
-    load: Load,
+    load: SiteLoads,
     found: Mapping[str, Parts],
     work: RoundWork,
     *,

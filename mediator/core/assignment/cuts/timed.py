@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ..costs import Load, Prices, crossing_models, phases, seconds_of
+from ..costs import Prices, SiteLoads, crossing_models, phases, seconds_of
 from ..records import Exchange, RoundWork
 
 Indices = npt.NDArray[np.int64]
@@ -88,8 +88,8 @@ class TimedRound:
         """(sites,): the seconds for one model from the site, and one to it."""
         return (self.prices.byte_up + self.prices.byte_down) * self.work.model_bytes
 
-    def load(self, places: Indices) -> Load:
-        return Load.of(places, self.sites, self.work, self.exchange)
+    def load(self, places: Indices) -> SiteLoads:
+        return SiteLoads.of(places, self.sites, self.work, self.exchange)
 
     def seconds(self, places: Indices) -> float:
         return seconds_of(self.load(places), self.prices, self.work)
@@ -111,12 +111,12 @@ def mapped(
     sizes = counts[:sites]
     amounts = np.bincount(blocks, weights=samples, minlength=2 * sites).astype(np.int64)
 
-    def load(at: Indices) -> Load:
+    def load(at: Indices) -> SiteLoads:
         here = np.zeros((2 * sites, sites), dtype=np.int64)
         here[np.arange(2 * sites), np.concatenate([at, np.arange(sites)])] = 1
         crossing = here.T @ among @ here
         np.fill_diagonal(crossing, 0)
-        return Load(counts @ here, amounts @ here, crossing)
+        return SiteLoads(counts @ here, amounts @ here, crossing)
 
     at = np.arange(sites)
     """(sites,): the site of each part."""
@@ -139,7 +139,7 @@ def mapped(
         at = np.array(best)
 
 
-def _slowest(load: Load, timed: TimedRound) -> list[int]:
+def _slowest(load: SiteLoads, timed: TimedRound) -> list[int]:
     """The sites that hold up a phase, ascending."""
     found = phases(load, timed.prices, timed.work).values()
     none = np.zeros(timed.sites)
@@ -192,7 +192,7 @@ class _State:
         crosses[np.arange(len(places)), places] = False
         crossing = np.stack([crosses[places == site].sum(axis=0) for site in range(sites)])
         samples = np.zeros(len(places)) if timed.work.samples is None else timed.work.samples
-        load = Load(
+        load = SiteLoads(
             np.bincount(places, minlength=sites),
             np.bincount(places, weights=samples, minlength=sites).astype(np.int64),
             crossing,

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from fedpilot.fabric import Machine, Resources, SchedulingPolicy, VirtualClusterManager
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
@@ -237,6 +237,10 @@ def accepted(config: RunConfig, sites: dict[str, list[Machine]]) -> dict[str, in
 
 
 @given(st.dictionaries(st.sampled_from("abc"), machines, min_size=1), wishes())
+@example(
+    {"a": [{"CPU": 0.5, "GPU": 0.0}], "b": [{"CPU": 0.5, "GPU": 1.0}]},
+    {"resources": {"cpus_per_worker": 0.0, "gpus_per_worker": 0.5}},
+)
 def test_what_a_plan_says_is_what_sites_do_and_its_alternative_is_accepted(
     sites: dict[str, list[dict[str, float]]], wished: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.planning.document import document_of
 from fedpilot.federated.core.planning.measured import measured
-from fedpilot.federated.core.planning.plan import Known, Memory, Plan, PlanInputs, planned
+from fedpilot.federated.core.planning.plan import Known, Plan, PlanInputs, PlannedMemory, planned
 from fedpilot.federated.core.planning.sites import PlannedSite
 from fedpilot.mediator.core.assignment import Exchange, RoundWork, assign
 from fedpilot.mediator.core.links import LinkSpeed
@@ -26,7 +26,7 @@ STAR = PlanInputs(
     work=RoundWork(samples=np.full(10, 6), model_bytes=100, sum_bytes=200),
     mean_samples=None,
     pace=Known(0.5, "a guess"),
-    memory=Memory(chunk_bytes=7, chunk_clients=2, store_bytes=9, model_bytes_of_client=0),
+    memory=PlannedMemory(chunk_bytes=7, chunk_clients=2, store_bytes=9, model_bytes_of_client=0),
     bytes_source="counted",
 )
 AROUND = np.arange(10)
