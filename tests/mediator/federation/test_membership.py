@@ -142,4 +142,4 @@ def test_without_links_another_site_has_no_price() -> None:
     mediator.reserve(REQUEST)
     exchange = Exchange.between(np.array([0]), np.array([1]))
     mediator.membership.assign(2, exchange=exchange, work=RoundWork(model_bytes=10))
-    assert "another site has no price" in mediator.membership.explain(0)
+    assert "the cost of moving it is not known" in mediator.membership.explain(0)
