@@ -44,7 +44,7 @@ class Adapting:
     measures: bool
     """Whether it needs the clients' accuracies."""
     make: Callable[[WeightedEdges, Accuracies, int], WeightedEdges]
-    """The graph of a round by that of the round before; raises GraphNotAdapted."""
+    """Adapt the graph of the round before to this round; raises GraphNotAdapted."""
 
     def since(self, round_number: int) -> int:
         """The round of the last adaptation up to a round; 0 if there is none."""

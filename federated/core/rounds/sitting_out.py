@@ -1,8 +1,8 @@
 """Which round left each client's model on a graph, where clients sat rounds out.
 
 A client whose site is away takes no part in a round, if the run's quorum allows that, and keeps its
-model. The records of the clients that counted say which rounds those were. So every process derives
-alike which saved model a client continues from, whatever its site saved meanwhile.
+model. The records of the clients that counted name those rounds. Every process reads the same
+records, so all continue a client from the same saved model.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ COLOURS = (
     *("#1098ad", "#7048e8", "#37b24d", "#d6336c", "#1c7ed6", "#f59f00"),
     *("#0ca678", "#ae3ec9", "#74b816", "#4263eb", "#8d6e63", "#495057"),
 )
-"""Of sites, in the order of their names; none is that of the edges that cross."""
+"""Colors of sites, by name; crossing edges have another color."""
 GAP = 0.035
 """Of the circle, between two sites."""
 WIDE, HIGH = 1.56, 1.26
@@ -45,7 +45,7 @@ LABELLED = 8
 ROOM = 0.13
 """That such a number needs."""
 AWAY = 0.76
-"""How far the middle of a bubble is from that of the picture."""
+"""Distance of a bubble's center from the center of the picture."""
 Points = npt.NDArray[np.float64]
 Lines = npt.NDArray[np.int64]
 

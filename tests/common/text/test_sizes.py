@@ -15,7 +15,7 @@ from fedpilot.common.text.amounts import bytes_of, rate_of, seconds_of
         pytest.param("100MB", 10**8, id="a thousand times a thousand"),
         pytest.param("16GiB", 2**34, id="powers of two"),
         pytest.param(" 1.5 KiB ", 1536, id="a part, with blanks"),
-        pytest.param("16 gib", None, id="a unit that nobody spells so"),
+        pytest.param("16 gib", None, id="an unknown unit"),
         pytest.param("", None, id="nothing"),
         pytest.param("-1", None, id="less than nothing"),
         pytest.param("1e3", None, id="no plain number"),
@@ -40,7 +40,7 @@ def test_bytes_of_a_text(text: str, nbytes: int | None) -> None:
         pytest.param("0.4B/s", None, id="less than a byte"),
         pytest.param("100", None, id="no unit"),
         pytest.param("100MB", None, id="a size"),
-        pytest.param("100Mbps", None, id="a unit that nobody spells so"),
+        pytest.param("100Mbps", None, id="an unknown unit"),
         pytest.param("-1MB/s", None, id="less than nothing"),
     ],
 )
