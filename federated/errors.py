@@ -152,16 +152,18 @@ class ClientFailed(FederatedError):
 
 
 class ExecutionRefused(FederatedError):
-    """The model does not suit the execution in `training.execution`."""
+    """The model does not suit the execution in `training.execution`, or that `auto` stands for."""
 
-    def __init__(self, execution: str, reason: str) -> None:
-        super().__init__(execution, reason)
-        self.execution, self.reason = execution, reason
+    def __init__(
+        self, execution: str, reason: str, allowed: str = "`auto`, or `sequential`"
+    ) -> None:
+        super().__init__(execution, reason, allowed)
+        self.execution, self.reason, self.allowed = execution, reason, allowed
 
     def __str__(self) -> str:
         return (
             f"`training.execution: {self.execution}` does not suit this model: {self.reason} "
-            "(allowed: `auto`, or `sequential`, which suits every model)"
+            f"(allowed: {self.allowed}, which suits every model)"
         )
 
 

@@ -3,6 +3,10 @@
 The last batch of an epoch is padded with the client's own first sample at weight zero. Clients with
 most samples come first; each goes through its epochs at its own pace and drops out after its last
 step. So a client's arithmetic has the same shape whichever clients share the chunk.
+
+A GPU's libraries pick a kernel, and with it the bits, by the shape of the whole batch. There each
+step computes all rows, those of clients that are done or missing with weight zero, and moves the
+rows of the others alone.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ class BatchedTrainer:
         *,
         seed: int,
         device: torch.device,
+        all_rows: bool,
     ) -> None:
+        """Compute all rows in each step if `all_rows`, which a GPU needs."""
         self._stacked = stacked
         self._names = names
         """By trained tensor of the state: its row (tied ones share one)."""
@@ -46,7 +52,9 @@ class BatchedTrainer:
         self._training = training
         self._seed = seed
         self._device = device
-        real = next(iter(stacked.rows.values())).dtype
+        some = next(iter(stacked.rows.values()))
+        real, self._rows = some.dtype, len(some)
+        self._all_rows = all_rows
         self._optimizer = LocalOptimizer(training)
         self._generators: list[torch.Generator] = []
         self._shares = _shares(training.batch_size).to(device, real)
@@ -93,19 +101,33 @@ class BatchedTrainer:
         for turn, clients in enumerate(active):
             epoch = epoch_of[turn, :clients]
             positions = orders[epoch, np.arange(clients), step_of[turn, :clients]]
+            held = in_step[turn, :clients]
+            if self._all_rows:
+                idle = self._rows - clients
+                positions = np.pad(positions, ((0, idle), (0, 0)), mode="edge")
+                held = np.pad(held, (0, idle))
             x, y = self._samples.gather(positions.reshape(-1))
-            share = self._shares[torch.from_numpy(in_step[turn, :clients]).to(self._device)]
-            losses = functional.cross_entropy(stacked.forward(clients, x), y, reduction="none")
+            share = self._shares[torch.from_numpy(held).to(self._device)]
+            losses = functional.cross_entropy(stacked.forward(len(held), x), y, reduction="none")
             torch.autograd.backward(losses, share.reshape(-1))
-            leaves = stacked.leaves
-            self._optimizer.step(leaves, {name: leaf.grad for name, leaf in leaves.items()})
+            self._step(clients)
             if (epoch == epochs - 1).any():
-                means.append((turn, (losses.detach().view(clients, batch) * share).sum(1)))
+                mean = (losses.detach().view(len(held), batch) * share).sum(1)
+                means.append((turn, mean[:clients]))
         for turn, mean in means:
             here = slice(0, len(mean))
             loss = mean.double().cpu().numpy() * in_step[turn, here]
             sums[here] += np.where(epoch_of[turn, here] == epochs - 1, loss, 0.0)
         return sums
+
+    def _step(self, clients: int) -> None:
+        """Move the first rows by their gradients."""
+        leaves = self._stacked.leaves
+        gradients = {name: leaf.grad for name, leaf in leaves.items()}
+        if self._all_rows:
+            leaves = {name: leaf.detach()[:clients] for name, leaf in leaves.items()}
+            gradients = {n: None if g is None else g[:clients] for n, g in gradients.items()}
+        self._optimizer.step(leaves, gradients)
 
     def _orders(
         self, chunk: Chunk, round_number: int, epochs: int, longest: int
@@ -119,7 +141,7 @@ class BatchedTrainer:
         return orders
 
     def _seed_rows(self, chunk: Chunk, round_number: int) -> None:
-        while len(self._generators) < len(chunk):
+        while len(self._generators) < (self._rows if self._all_rows else len(chunk)):
             self._generators.append(torch.Generator(self._device))
         for generator, key in zip(self._generators, chunk.keys.tolist(), strict=False):
             seed = torch_seed(self._seed, Purpose.TRAIN, round=round_number, key=key)

@@ -36,6 +36,8 @@ class TrainerFactory:
     seed: int
     device: torch.device
     update: ClientUpdate | None = None
+    all_rows: bool | None = None
+    """Whether a step of many clients computes all rows; by default as the device needs."""
 
     def make(self, execution: Execution) -> ChunkTrainer:
         """The trainer of an execution; NotStackable if it does not suit the model."""
@@ -57,7 +59,15 @@ class TrainerFactory:
             if parameter.requires_grad
         }
         names = {name: row for name, row in names.items() if row in stacked.rows}
-        return BatchedTrainer(stacked, names, samples, training, seed=self.seed, device=self.device)
+        return BatchedTrainer(
+            stacked,
+            names,
+            samples,
+            training,
+            seed=self.seed,
+            device=self.device,
+            all_rows=self.device.type != "cpu" if self.all_rows is None else self.all_rows,
+        )
 
     def _compiled(self, module: nn.Module, capacity: int) -> ChunkTrainer:
         if self.device.type != "cpu":

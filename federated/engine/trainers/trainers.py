@@ -36,7 +36,8 @@ class Trainers:
                 self.get(execution)
             except NotStackable as error:
                 found = f"{error}, as the worker on {platform.node()} finds"
-                raise ExecutionRefused(str(execution.kind), found) from error
+                # `auto` decided before the worker looked, and would decide the same again.
+                raise ExecutionRefused(str(execution.kind), found, "`sequential`") from error
         return self._made[execution]
 
     def _check(self, execution: Execution) -> None:

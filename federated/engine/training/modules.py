@@ -89,6 +89,8 @@ def settle(threads: int, device: str) -> torch.device:
     torch.set_num_threads(threads)
     _keep_freed_memory()
     if device.startswith("cuda"):
+        # cuBLAS reads it when it first multiplies; without it streams may share a workspace.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
     return torch.device(device)

@@ -86,8 +86,12 @@ class Clients:
     training: Mapping[str, Any] = field(default_factory=dict)
     update: ClientUpdate | None = None
     double: bool = False
+    device: str = "cpu"
+    all_rows: bool | None = None
+    """Whether each step computes all rows of a chunk; as its device needs by default."""
 
     def __post_init__(self) -> None:
+        self._device = torch.device(self.device)
         total = int(sum(self.sizes))
         x = numbers(total) if self.x is None else self.x
         if self.double and x.dtype == np.float32:
@@ -100,19 +104,22 @@ class Clients:
         self.settings = Training(**({"batch_size": 4, "learning_rate": 0.05} | {**self.training}))
         self.partition = partition_of(self.sizes)
         self.samples = Samples(
-            self.all_x, self.all_y, self.partition, self.settings, seed=SEED, device=CPU
+            self.all_x, self.all_y, self.partition, self.settings, seed=SEED, device=self._device
         )
         example = self.samples.x[:2].clone()
         loss = loss_function(self.settings.loss_function)
-        self.resident = ResidentModule(self.module, loss, CPU, example=example)
+        self.resident = ResidentModule(
+            self.module.to(self._device), loss, self._device, example=example
+        )
         self.trainers = Trainers(
             TrainerFactory(
                 resident=self.resident,
                 samples=self.samples,
                 training=self.settings,
                 seed=SEED,
-                device=CPU,
+                device=self._device,
                 update=self.update,
+                all_rows=self.all_rows,
             )
         )
 
@@ -128,7 +135,9 @@ class Clients:
 
     def tensors(self, model: State | None = None) -> dict[str, Tensor]:
         """A model as a worker holds it; the first one unless another is given."""
-        return self.resident.laid_out(to_tensors(self.initial if model is None else model, CPU))
+        return self.resident.laid_out(
+            to_tensors(self.initial if model is None else model, self._device)
+        )
 
     def train(
         self,
@@ -156,9 +165,9 @@ class Clients:
                 here = chunk.clients[trained.where].tolist()
                 chunk_at = trained.where.start
                 for at, client in enumerate(here):
-                    state = {n: t.numpy().copy() for n, t in begun.of(chunk_at + at).items()}
+                    state = {n: t.cpu().numpy().copy() for n, t in begun.of(chunk_at + at).items()}
                     for name, rows in trained.tensors.items():
-                        state[name] = rows[at].detach().numpy().copy()
+                        state[name] = rows[at].detach().cpu().numpy().copy()
                     memory = trained.memories.get(client)
                     became[client] = After(state, float(trained.losses[at]), memory, trained.told)
         return became
@@ -166,7 +175,9 @@ class Clients:
     def _rows(self, chunk: Chunk, own: Mapping[int, Mapping[str, Array]]) -> dict[str, Tensor]:
         states = [own[client] for client in chunk.clients.tolist()]
         return {
-            name: torch.stack([torch.from_numpy(np.array(state[name])) for state in states])
+            name: torch.stack([torch.from_numpy(np.array(state[name])) for state in states]).to(
+                self._device
+            )
             for name in states[0]
         }
 

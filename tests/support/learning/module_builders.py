@@ -68,5 +68,20 @@ class Case:
     make: Make
     x: Callable[[], Array] = lambda: numbers(TOTAL)
 
-    def clients(self, *, double: bool = True, **training: Any) -> Clients:
-        return Clients(self.make, x=self.x(), sizes=SIZES, training=training, double=double)
+    def clients(
+        self,
+        *,
+        double: bool = True,
+        device: str = "cpu",
+        all_rows: bool | None = None,
+        **training: Any,
+    ) -> Clients:
+        return Clients(
+            self.make,
+            x=self.x(),
+            sizes=SIZES,
+            training=training,
+            double=double,
+            device=device,
+            all_rows=all_rows,
+        )
