@@ -133,14 +133,23 @@ def graph_of(weighted: WeightedEdges, names: list[str]) -> nx.Graph[str]:
 
 def _measures(inputs: RunInputs, accuracies: Accuracies) -> dict[str, dict[str, Any]]:
     """By client id, what is known of each client, exactly."""
-    partition, labels = inputs.data.partition, histograms_of(inputs).tolist()
+    partition = inputs.data.partition
     found: dict[str, dict[str, Any]] = {}
-    for place, histogram in enumerate(labels):
-        known = {"samples": sum(histogram), "labels": tuple(histogram)}
+    for place, known in enumerate(_counts(inputs)):
         if place in accuracies:
             known["accuracy"] = accuracies[place]
         found[partition.client_id(place)] = known
     return found
+
+
+def _counts(inputs: RunInputs) -> list[dict[str, Any]]:
+    """Samples and labels of each client; of data at sites, the samples that sites tell exactly."""
+    if inputs.union is None:
+        labels = histograms_of(inputs).tolist()
+        return [{"samples": sum(each), "labels": tuple(each)} for each in labels]
+    samples = inputs.union.exact_samples()
+    told = [-1] * inputs.population if samples is None else samples.tolist()
+    return [{"samples": count} if count >= 0 else {} for count in told]
 
 
 def _checked(

@@ -135,6 +135,8 @@ class FederatedWorkload:
         """Raise PolicyRefused if no sum of some coming round may leave."""
         if self._needs is Needs.EVERY_UPDATE:
             gate.check_updates()
+        if self._config.federation.is_graph:
+            gate.check_neighbors()
         if gate.least > 1 and (alone := self._cohorts.first_alone()) is not None:
             gate.check_company(f"round {alone}", 1)
 

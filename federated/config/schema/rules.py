@@ -182,11 +182,11 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             "what such code keeps",
             allowed="leave it out, or `topology: star`",
         )
-    if config.data.from_ is not None:
+    if graph.adapt == "similar" and config.data.from_ is not None:
         yield Conflict(
-            key="federation.topology",
-            found=f"{topology} with `data.from: sites`, where clients do not exchange yet",
-            allowed="`star` or `hierarchical`, or data that is loaded here",
+            key="graph.adapt",
+            found="`similar` with `data.from: sites`, whose labels stay at the sites",
+            allowed="leave it out, or your own function",
         )
     participation = config.participation
     for key, whole in {"over_sampling": 0.0, "deadline_s": None}.items():

@@ -96,6 +96,7 @@ def _site(site: SitePlan) -> dict[str, Any]:
     return {
         "name": site.site,
         "clients": site.clients,
+        "pinned": site.pinned,
         "vnodes": site.vnodes,
         "samples": _figure(site.samples),
         "bytes_in": _figure(site.bytes_in),

@@ -86,6 +86,8 @@ class SitePlan:
 
     site: str
     clients: int
+    pinned: int
+    """Of these, those whose data may not move."""
     vnodes: int
     samples: float | None
     bytes_in: float
@@ -194,7 +196,14 @@ def planned(
     timed = _is_timed(costs, capacity)
     known = {site.name: site for site in sites}
     parts = tuple(
-        _site_plan(at, each, known.get(each.name), costs, inputs.memory)
+        _site_plan(
+            at,
+            each,
+            known.get(each.name),
+            costs,
+            inputs.memory,
+            pinned=size(assignment.pinned.get(each.name, ())),
+        )
         for at, each in enumerate(capacity)
     )
     cut = robin = None
@@ -264,6 +273,8 @@ def _site_plan(
     site: PlannedSite | None,
     costs: Sequence[RoundCost],
     memory: PlannedMemory,
+    *,
+    pinned: int,
 ) -> SitePlan:
     parts = [cost.sites[at] for cost in costs]
     first, link = parts[0], capacity.link
@@ -280,6 +291,7 @@ def _site_plan(
     return SitePlan(
         site=capacity.name,
         clients=first.clients,
+        pinned=pinned,
         vnodes=capacity.vnodes,
         samples=first.samples,
         bytes_in=bytes_in,

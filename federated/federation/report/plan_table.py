@@ -83,6 +83,9 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if len(plan.sites) > 1 and plan.assignment.strategy:
         reason = f": {plan.assignment.reason}" if plan.assignment.reason else ""
         yield "assignment", f"{plan.assignment.strategy}{reason}"
+    if pinned := sum(site.pinned for site in plan.sites):
+        whose = "all" if pinned == plan.inputs.population else f"{pinned:,}"
+        yield "residency", f"{whose} clients stay at the sites of their data"
     yield "memory", _memory(plan)
     yield "pace", _pace(plan)
     yield "links", _links(plan)

@@ -206,8 +206,9 @@ class LoadedConfig:
         """Each site's clients on a graph, if all sites have as many workers."""
         alike = [SiteCapacity(site, 1) for site in sites]
         exchange = lasting_exchange_of(self.config, self.inputs.graphs)
-        by, population = strategy_of(self.config), self.inputs.population
-        return assign(by, population, alike, exchange=exchange).shares
+        by, population, union = strategy_of(self.config), self.inputs.population, self.inputs.union
+        pinned = {} if union is None else union.pinned
+        return assign(by, population, alike, pinned, exchange).shares
 
 
 def read_config(

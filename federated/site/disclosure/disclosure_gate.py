@@ -6,6 +6,8 @@
   the site is refused before it trains, if possible before the run begins; a round that closes with
   one client is answered as if there were none. Clients that may move are exempt, since a site may
   have to take over a single one.
+* On a graph single clients' models go to the sites of their neighbors. How far a model has moved
+  tells about how many samples its client has, so a site that keeps counts back refuses a graph.
 * Errors, events and reasons leave without their texts, which code that has seen the data may have
   written. The site's own log has them.
 """
@@ -73,6 +75,15 @@ class DisclosureGate:
                 "an algorithm that needs every client's update, which tells how many samples each "
                 "has",
                 "`counts: exact`, or an algorithm that needs their sum, such as `fedavg`",
+            )
+
+    def check_neighbors(self) -> None:
+        """Raise PolicyRefused for a graph, on which other sites get single clients' models."""
+        if not self._counts:
+            raise self._refused(
+                "a graph, on which each client's model goes to the sites of its neighbors, and "
+                "how far it has moved tells about how many samples the client has",
+                "`counts: exact`, or `topology: star`, in which only sums leave",
             )
 
     def check(self, order: Payload) -> None:

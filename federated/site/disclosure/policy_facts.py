@@ -29,6 +29,9 @@ from ...prepare.user_code import IN_A_SPEC, code_of
 from ...prepare.user_sources import installed_code, own_code
 from .disclosure_gate import told_of
 
+CROSSES = "a graph, on which each client's model goes to the sites of its neighbors"
+"""What other sites get to see of single clients."""
+
 
 def wants(spec: Payload, site: SiteContext) -> Wants:
     """What a spec asks of a site; CodeRefused for an invalid archive, PolicyRefused as above."""
@@ -55,6 +58,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
         vnodes=request.workers or 1,
         resources=request.resources,
         cohort=_cohort(config, spec),
+        crosses=CROSSES if config.federation.is_graph else "",
     )
 
 

@@ -7,7 +7,7 @@ state a fact that a rule needs, it breaks the rule.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
@@ -60,7 +60,7 @@ def judge(policy: Policy, wants: Wants) -> Refused | None:
         or _judge_datasets(policy, wants)
         or _judge_simulation(policy, wants)
         or judge_resources(policy, wants.vnodes, wants.resources)
-        or (None if wants.cohort is None else judge_answer(policy, wants.cohort))
+        or _judge_cohort(policy, wants)
     )
 
 
@@ -150,6 +150,12 @@ def _judge_simulation(policy: Policy, wants: Wants) -> Refused | None:
     if not found:
         return None
     return Refused(rule="simulations", found=found, allowed=simulations_in_words(rule))
+
+
+def _judge_cohort(policy: Policy, wants: Wants) -> Refused | None:
+    """Judge the smallest answer of a run, or what other sites see of single clients."""
+    refused = None if wants.cohort is None else judge_answer(policy, wants.cohort)
+    return replace(refused, found=wants.crosses) if refused and wants.crosses else refused
 
 
 def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:

@@ -39,3 +39,5 @@ class Wants:
     """Resources of one vnode, by Ray's names."""
     cohort: int | None = None
     """The most clients of this site in a round; None if unknown in advance."""
+    crosses: str = ""
+    """What of single clients other sites get to see, in words; empty if nothing."""

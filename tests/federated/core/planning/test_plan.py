@@ -130,9 +130,9 @@ def test_the_clients_of_a_run_are_where_it_has_put_them() -> None:
 def test_clients_whose_data_is_at_a_site_that_is_away_stay_there() -> None:
     inputs = replace(STAR, pinned={"away": [range(0, 3)]})
     plan = planned(inputs, [FAST], {"fast": 2})
-    assert [(site.site, site.clients, site.vnodes) for site in plan.sites] == [
-        ("away", 3, 0),
-        ("fast", 7, 2),
+    assert [(site.site, site.clients, site.pinned, site.vnodes) for site in plan.sites] == [
+        ("away", 3, 3, 0),
+        ("fast", 7, 0, 2),
     ]
 
 

@@ -41,7 +41,7 @@ LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "done": {},
     "chosen": {"execution": list, "reason": str},
     "partial": {"partial": dict, "busy_seconds": float, "training_seconds": float, "digests": dict,
-                "fewest": int},
+                "fewest": int, "squares": int},
     "tally": {"tally": list, "clients": int, "on": str},
     "hosted": {"client": int, "samples": type(None)},
     "node": {"state": str, "worker": str, "reason": str, "seconds": (float, type(None)),
@@ -49,11 +49,22 @@ LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "released": {},
     "aggregated": {},
     "closing": {},
+    "graph_trained": {"absent": list},
+    "states": {},
+    "states_taken": {"problem": str},
+    "nodes_evaluated": {},
     "worker_ready": {"site": str, "worker": int, "pid": int, "host": str},
     "worker_lost": {"site": str, "worker": int, "reason": str, "held": int},
     "clients_done": {"round": int, "done": int, "of": int, "part": str},
 }  # fmt: skip
 """All that may leave, by kind: a header's keys, and the types of what they say."""
+ABOUT_SINGLE_CLIENTS = ("states", "nodes_evaluated")
+"""What leaves on a graph, where counts are exact."""
+ON_A_RING: dict[str, Any] = {
+    "federation__clients_per_round": None,
+    "federation__topology": "ring",
+    "federation__aggregation_strategy": "dpsgd",
+}
 
 
 class Wire:
@@ -203,7 +214,7 @@ def check_shape(payload: Payload) -> None:
         assert all(" that site " in each for each in partial["refused"])
         assert all(name.startswith(("sum/", "max/")) for name in payload.tensors)
     else:
-        assert not payload.tensors or payload.kind == "aggregated"
+        assert not payload.tensors or payload.kind in ("aggregated", *ABOUT_SINGLE_CLIENTS)
     if payload.kind == "node":
         texts = [why for _, what, why in payload.header["trail"] if what in ("fail", "lose")]
         assert set(texts) <= {IN_THE_LOG}
@@ -234,6 +245,20 @@ def test_a_run_lets_out_sums_and_counts_only(hospitals: Hospitals, user_code: st
     node.release()
     assert {payload.kind for payload in hospitals.wire.said} >= {
         "partial", "tally", "hosted", "node", "released", "worker_ready"
+    }  # fmt: skip
+    hospitals.check()
+
+
+def test_on_a_graph_models_leave_too_where_counts_are_exact(
+    hospitals: Hospitals, user_code: str
+) -> None:
+    """With a client whose training diverges."""
+    hospitals.declare(counts="exact")
+    keys = {"model__model_type": f"{user_code}:Explosive", "model__options": {"limit": 100.0}}
+    result = hospitals.federation(**keys, **ON_A_RING).run()
+    assert [row["refused"] for row in result.rows] == [1] * 3
+    assert {payload.kind for payload in hospitals.wire.said} >= {
+        "graph_trained", "states", "states_taken", "partial", "tally", "nodes_evaluated"
     }  # fmt: skip
     hospitals.check()
 
@@ -325,6 +350,9 @@ def test_the_samples_of_a_single_client_are_asked_for_in_vain(
         pytest.param({**POLICY, "minimum_cohort": 2},
                      {"federation__aggregation_strategy": "median"}, "minimum_cohort",
                      "an answer of 1 client", id="updates of single clients"),
+        pytest.param({**POLICY, "minimum_cohort": 2}, ON_A_RING, "minimum_cohort",
+                     "a graph, on which each client's model goes to the sites of its neighbors",
+                     id="models of single clients, to the sites of their neighbors"),
     ],
 )  # fmt: skip
 def test_a_policy_refuses_by_name_before_anything_is_loaded(

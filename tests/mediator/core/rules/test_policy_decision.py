@@ -109,6 +109,14 @@ def test_a_refusal_names_the_rule(wants: Wants, rule: str) -> None:
         enforce("paris", refused)
 
 
+def test_a_run_that_shows_single_clients_to_other_sites_needs_a_cohort_of_one() -> None:
+    shows = replace(ALICE, cohort=1, crosses="models of clients")
+    refused = judge(STRICT, shows)
+    assert refused is not None
+    assert (refused.rule, refused.found) == ("minimum_cohort", "models of clients")
+    assert judge(replace(STRICT, minimum_cohort=1), shows) is None
+
+
 def test_a_user_called_like_a_role_is_none_of_that_role() -> None:
     impostor = Wants(user="mallory", role="viewer", model="mlp")
     assert judge(STRICT, impostor) is not None
