@@ -30,6 +30,7 @@ MODULES = (
     "mediation.strangers",
     "mediation.sites",
     "mediation.locality",
+    "mediation.data_affinity",
     "execution.same_digest",
     "execution.cost_model_fit",
     "execution.client_states",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpilot.mediator.core.rules.disclosure import Declaration
+from fedpilot.mediator.core.rules.disclosure import Declaration, Disclosure
 
 from .dataset import Dataset
 from .errors import DataError
@@ -44,16 +44,29 @@ def load_declared(declaration: Declaration) -> Dataset:
 def survey(values: Mapping[str, Any]) -> dict[str, Any]:
     """Count a declared data set: the samples of each client and of each label.
 
+    If the admin discloses anything of them, also the samples of each label of each client.
+
     The site's agent calls this before the site joins; `mediator.core.rules.disclosure` decides
     which counts leave the site. Raises what `load_declared` does.
     """
-    found = load_declared(Declaration.from_json("declared", values))
+    declaration = Declaration.from_json("declared", values)
+    found = load_declared(declaration)
     samples = Counter(_ids(found).tolist())
     labels = Counter(found.y.tolist())
-    return {
+    counted = {
         "samples": {str(id): count for id, count in sorted(samples.items())},
         "labels": {str(label): count for label, count in sorted(labels.items())},
     }
+    if declaration.disclose.client_labels is not Disclosure.NONE:
+        counted["client_labels"] = _labels_of_clients(found, declaration.num_classes or 0)
+    return counted
+
+
+def _labels_of_clients(found: Dataset, classes: int) -> dict[str, list[int]]:
+    """By client: its samples of each label."""
+    ids, owners = np.unique(_ids(found), return_inverse=True)
+    counts = np.bincount(owners * classes + found.y, minlength=len(ids) * classes)
+    return dict(zip(map(str, ids.tolist()), counts.reshape(len(ids), -1).tolist(), strict=True))
 
 
 def _of_files(declaration: Declaration) -> Dataset:

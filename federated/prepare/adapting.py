@@ -14,13 +14,13 @@ import numpy as np
 
 from ..config.schema import Graph, RunConfig
 from ..config.schema.learning import ADAPT_EVERY
-from ..core.population.sampling import Indices
 from ..core.registry import RegistryError, load_dotted
 from ..core.topology.weighted_edges import WeightedEdges
 from ..core.user_code.user_errors import account_of
 from ..errors import ConfigError, GraphNotAdapted
 from .inputs.blame import blaming
 from .inputs.run_inputs import RunInputs
+from .labels import labels_of
 from .topology import check_graph, checked_graph
 
 if TYPE_CHECKING:
@@ -69,17 +69,6 @@ def adapting_of(config: RunConfig, inputs: RunInputs) -> Adapting | None:
     )
 
 
-def histograms_of(inputs: RunInputs) -> Indices:
-    """(clients, classes): samples of each label."""
-    data = inputs.data
-    return np.stack(
-        [
-            np.bincount(data.y[data.partition.indices(client)], minlength=data.num_classes)
-            for client in range(inputs.population)
-        ]
-    ).astype(np.int64)
-
-
 def _similar(
     config: RunConfig, inputs: RunInputs
 ) -> Callable[[WeightedEdges, Accuracies, int], WeightedEdges]:
@@ -90,7 +79,9 @@ def _similar(
         raise ConfigError.about(KEY, found, f"at most {MOST_NODES:,} clients")
 
     def make(before: WeightedEdges, accuracies: Accuracies, number: int) -> WeightedEdges:
-        edges = similar(before.edges, histograms_of(inputs), config.run.random_seed)
+        labels = labels_of(inputs)
+        assert labels is not None  # the schema refuses data at sites
+        edges = similar(before.edges, labels, config.run.random_seed)
         return _checked(config, inputs, number, WeightedEdges(edges, np.ones(len(edges))))
 
     return make
@@ -145,8 +136,9 @@ def _measures(inputs: RunInputs, accuracies: Accuracies) -> dict[str, dict[str, 
 def _counts(inputs: RunInputs) -> list[dict[str, Any]]:
     """Samples and labels of each client; of data at sites, the samples that sites tell exactly."""
     if inputs.union is None:
-        labels = histograms_of(inputs).tolist()
-        return [{"samples": sum(each), "labels": tuple(each)} for each in labels]
+        labels = labels_of(inputs)
+        found = [] if labels is None else labels.tolist()
+        return [{"samples": sum(each), "labels": tuple(each)} for each in found]
     samples = inputs.union.exact_samples()
     told = [-1] * inputs.population if samples is None else samples.tolist()
     return [{"samples": count} if count >= 0 else {} for count in told]

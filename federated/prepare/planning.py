@@ -91,6 +91,7 @@ def plan_inputs(
         exchanges=() if graphs is None else _exchanges(config, graphs),
         lasting=graphs is None or not graphs.changes,
         pinned={} if union is None else union.pinned,
+        labels=inputs.labels,
         pace=_pace(config, inputs, facts, sizes, like),
         memory=_memory(config, inputs, facts, kept_bytes),
         bytes_source=(

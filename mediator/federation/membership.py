@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
+
 from ..core.assignment import (
     Assignment,
     ChosenStrategy,
@@ -244,11 +247,12 @@ class SiteMembership:
         pinned: Mapping[str, Sequence[range]] | None = None,
         exchange: Exchange | None = None,
         work: RoundWork | None = None,
+        labels: npt.NDArray[np.int64] | None = None,
     ) -> Assignment:
         """Assign every client to a site; `pinned` ones to the site of their data."""
         there = self._capacities()
         self._round = None if work is None else (exchange, work)
-        self._assignment = assign(self._strategy, population, there, pinned, exchange, work)
+        self._assignment = assign(self._strategy, population, there, pinned, exchange, work, labels)
         return self._assignment
 
     def explain(self, index: int) -> str:

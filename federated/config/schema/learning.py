@@ -102,13 +102,14 @@ class FederationConfig(Section):
     describes the groups. The others are graphs, in which a client exchanges with its neighbors; the
     section `graph` has their parameters. Or your own function `module:function` of (client ids,
     seed) that returns a networkx graph."""
-    assignment: Literal["capacity", "locality", "round_robin"] | OwnFunction | None = Field(
-        default=None, examples=["round_robin"]
-    )
+    assignment: (
+        Literal["capacity", "locality", "data_affinity", "round_robin"] | OwnFunction | None
+    ) = Field(default=None, examples=["round_robin"])
     """How clients are assigned to sites: in proportion to the sites' vnodes (`capacity`), or so
-    that neighbors on a graph are at one site, at most 5 % above that proportion (`locality`), or in
-    turn (`round_robin`). Or your own function `module:function` of an `AssignmentProblem` that
-    returns a `Division`. Left out: `locality` on a graph, otherwise `capacity`."""
+    that neighbors on a graph (`locality`) or clients with similar labels (`data_affinity`) are at
+    one site, at most 5 % above that proportion, or in turn (`round_robin`). Or your own function
+    `module:function` of an `AssignmentProblem` that returns a `Division`. Left out: `locality` on a
+    graph, otherwise `capacity`."""
 
     @property
     def is_graph(self) -> bool:

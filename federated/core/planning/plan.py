@@ -72,6 +72,8 @@ class PlanInputs:
     lasting: bool = True
     """Whether that one is the graph of all rounds."""
     pinned: Mapping[str, Sequence[range]] = field(default_factory=dict)
+    labels: Indices | None = None
+    """(clients, labels): each client's samples of each label, if the assignment asks for them."""
     pace: Known
     """Seconds per sample of a vnode, where a site's own is not known."""
     memory: PlannedMemory
@@ -174,6 +176,7 @@ def assigned(
         inputs.pinned,
         lasting if cuts else None,
         inputs.work if cuts else None,
+        inputs.labels,
     )
 
 

@@ -208,7 +208,8 @@ class LoadedConfig:
         exchange = lasting_exchange_of(self.config, self.inputs.graphs)
         by, population, union = strategy_of(self.config), self.inputs.population, self.inputs.union
         pinned = {} if union is None else union.pinned
-        return assign(by, population, alike, pinned, exchange).shares
+        labels = self.inputs.labels
+        return assign(by, population, alike, pinned, exchange, labels=labels).shares
 
 
 def read_config(
@@ -236,6 +237,7 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
         from ...prepare.inputs.data_at_sites import gather_declared
         from ...prepare.inputs.local_data import gather
         from ...prepare.inputs.run_inputs import with_graphs
+        from ...prepare.labels import with_labels
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError.about(
@@ -244,7 +246,7 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
             allowed="false, or `pip install 'fedpilot[tensorboard]'`",
         )
     made = gather(config) if declared is None else gather_declared(config, declared)
-    inputs = with_graphs(config, made)
+    inputs = with_labels(config, with_graphs(config, made))
     adapting_of(config, inputs)  # it must be there before anything starts
     return inputs
 

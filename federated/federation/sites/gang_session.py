@@ -119,6 +119,7 @@ class GangSession:
             None if union is None else union.pinned,
             exchange,
             None if exchange is None else loaded.inputs.round_work(config),
+            loaded.inputs.labels,
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()

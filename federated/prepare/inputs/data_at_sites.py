@@ -107,8 +107,7 @@ def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:
         return {}
     with blaming("sites.site_files", "data as declared", DataError, RegistryError, OSError):
         found = survey(data[name])
-    told = Found(samples=found["samples"], labels=found["labels"])
-    return {name: disclosed(Declaration.from_json(name, data[name]), told, secret=b"")}
+    return {name: disclosed(Declaration.from_json(name, data[name]), Found(**found), secret=b"")}
 
 
 def _check_disclosed(config: RunConfig, union: Union) -> None:

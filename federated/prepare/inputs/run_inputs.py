@@ -15,7 +15,7 @@ from ...core.population.cohort_members import SamplesOf
 from ...core.population.federated_data.declarations import Exactness
 from ...core.population.federated_data.union import Union
 from ...core.population.groups import ClientGroups
-from ...core.population.partitions.partition import Partition
+from ...core.population.partitions.partition import Int64s, Partition
 from ...core.population.sampling import share
 from ...core.rounds.participation import asked
 from ...core.rounds.round_costs import Costs
@@ -72,6 +72,9 @@ class RunInputs:
     """The clients of each site; only at the coordinator of data at sites."""
     graphs: Topology | None = None
     """Who exchanges with whom, on a graph; at the coordinator only."""
+    labels: Int64s | None = None
+    """(clients, labels): each client's samples of each label, if the assignment asks for them; at
+    the coordinator only."""
 
     @property
     def population(self) -> int:

@@ -2,7 +2,8 @@
 
 This module reads files and lists of ids. An entry point of the group `fedpilot.site_surveys` reads
 what needs a loader (a column, samples, labels): it gets a declaration as JSON values and returns
-`{"samples": {client: number}, "labels": {label: number}}`. It may import PyTorch, unlike the agent.
+`{"samples": {client: number}, "labels": {label: number}}`, and if the admin discloses anything of
+them `"client_labels": {client: [number of each label]}`. It may import PyTorch, unlike the agent.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def found_in(values: Mapping[str, Any]) -> Found:
     return Found(
         samples={str(id): count for id, count in values["samples"].items()},
         labels={str(label): int(count) for label, count in values.get("labels", {}).items()},
+        client_labels={str(id): counts for id, counts in values.get("client_labels", {}).items()},
     )
 
 

@@ -142,6 +142,9 @@ class DiscloseSection(Strict):
     """Number of samples of each client."""
     label_histogram: Literal["exact", "rounded", "noised", "none"] = "none"
     """Number of samples of each label, over all clients."""
+    client_labels: Literal["exact", "rounded", "noised", "none"] = "none"
+    """Number of samples of each label, of each client; their sum tells its samples. Noise is drawn
+    for each client and label."""
 
 
 class DatasetSection(Strict):
@@ -226,6 +229,7 @@ def _declaration(name: str, section: DatasetSection, file: Path) -> Declaration:
             ids=section.disclose.ids == "exact",
             counts=Disclosure(section.disclose.counts),
             label_histogram=Disclosure(section.disclose.label_histogram),
+            client_labels=Disclosure(section.disclose.client_labels),
         ),
     )
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from .costs import (
     Resource,
     RoundCost,
@@ -43,18 +46,20 @@ def assign(
     pinned: Mapping[str, Sequence[range]] | None = None,
     exchange: Exchange | None = None,
     work: RoundWork | None = None,
+    labels: npt.NDArray[np.int64] | None = None,
 ) -> Assignment:
     """Assign clients to the sites that hold their data, and the others by a strategy.
 
     `pinned` maps sites, even absent ones, to contiguous ranges. `exchange` says which clients
     exchange with each other, if not all with the coordinator, and `work` what a round costs.
+    `labels` (population, labels) are the clients' samples of each label.
     KeyError for an unknown strategy; ValueError for overlapping or illegal ranges; NotAssignable
     if clients are left out.
     """
     stay = {site: joined(ranges) for site, ranges in sorted((pinned or {}).items()) if ranges}
     free = rest(population, [each for share in stay.values() for each in share])
     problem = AssignmentProblem(
-        clients=free, sites=sites, pinned=stay, exchange=exchange, work=work
+        clients=free, sites=sites, pinned=stay, exchange=exchange, work=work, labels=labels
     )
     divide = strategy.divide if isinstance(strategy, OwnStrategy) else STRATEGIES[strategy]
     division = divide(problem)

@@ -7,7 +7,7 @@ the seconds of a round, where the sites' links are known, and otherwise by the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -18,9 +18,9 @@ from .costs import Prices
 from .cuts.by_links import apart, around, lean, slow_links
 from .cuts.graph_cuts import Adjacency, by_metis, crossing, in_order, refined, within
 from .cuts.timed import TimedRound, mapped, refined as refined_in_time
-from .proportions import proportional
 from .records import AssignmentProblem, Division, SiteCapacity
-from .shares import members, share_of
+from .room import Room
+from .shares import members
 
 Indices = npt.NDArray[np.int64]
 WORTH_REFINING = 1.25
@@ -30,12 +30,6 @@ MOST_REFINED = 2
 """Of the cuts by seconds, so many are refined."""
 MOST_EDGES = 5_000_000
 """Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
-MOST_RANGES = 150_000
-"""An order names its clients by ranges, and has room for some 200,000."""
-BALANCE = 0.05
-"""How far above its part by vnodes and paces a site's number of clients may be."""
-PACES = 1_000_000
-"""Sites' speeds are whole parts of the fastest one's."""
 LEAST = 2
 """A site with a slow link keeps one client of so many in its part."""
 
@@ -46,22 +40,14 @@ def locality(problem: AssignmentProblem) -> Division:
     Without links, that is to cut the fewest edges. Pinned clients stay; a site that has many of
     them gets fewer others. Without an exchange, clients are divided in their order.
     """
-    free, sites = members(problem.clients), sorted(problem.sites, key=lambda site: site.name)
-    counts = _counts(problem, len(free))
-    goal = np.array([counts[site.name] for site in sites], dtype=np.int64)
+    room = Room.of(problem)
+    free, sites, goal, most = room.free, room.sites, room.goal, room.most
     graph = _graph_of(problem, free, [site.name for site in sites])
-    most = np.maximum(goal, np.floor(goal * (1 + BALANCE)).astype(np.int64))
-    most[goal == 0] = 0
     timed = _Timed.of(problem, free, sites)
     parts, reason = (
         _fewest_edges(graph, goal, most) if timed is None else timed.shortest(graph, goal, most)
     )
-    shares = {site.name: share_of(free[parts == place]) for place, site in enumerate(sites)}
-    if (ranges := sum(map(len, shares.values()))) > MOST_RANGES:
-        shares = {s.name: share_of(free[in_order(goal) == i]) for i, s in enumerate(sites)}
-        reason = f"by their order: {ranges:,} ranges of clients would not fit into orders"
-        return Division(shares=shares, reason=f"dividing {reason}")
-    return Division(shares=shares, reason=reason)
+    return room.division(parts, reason)
 
 
 def _fewest_edges(graph: Adjacency, goal: Indices, most: Indices) -> tuple[Indices, str]:
@@ -159,29 +145,6 @@ class _Timed:
             yield "slow links first", apart(graph, goal, slow)
             yield "slow links first with fewer clients", apart(graph, few, slow)
             yield "what is near to a client", around(graph, few, slow)
-
-
-def _counts(problem: AssignmentProblem, free: int) -> Mapping[str, int]:
-    """How many movable clients each site gets, so that with its pinned ones it has its part."""
-    speeds = _speeds(problem.sites)
-    stay = {name: len(members(problem.pinned.get(name, ()))) for name in speeds}
-    wanted = proportional(free + sum(stay.values()), speeds)
-    room = {name: max(0, wanted[name] - stay[name]) for name in speeds}
-    return proportional(free, room if sum(room.values()) else speeds)
-
-
-def _speeds(sites: Sequence[SiteCapacity]) -> dict[str, int]:
-    """How many clients a site trains while others train theirs: vnodes, over paces if known."""
-    if not any(site.vnodes for site in sites):
-        return {site.name: 1 for site in sites}
-    if all(site.seconds_per_sample is None for site in sites):
-        return {site.name: site.vnodes for site in sites}
-    sample = Prices.of(sites).sample
-    fastest = sample[sample > 0].min(initial=np.inf)
-    return {
-        site.name: round(PACES * fastest / each) if site.vnodes and each else 0
-        for site, each in zip(sites, sample.tolist(), strict=True)
-    }
 
 
 def _graph_of(problem: AssignmentProblem, free: Indices, names: list[str]) -> Adjacency:

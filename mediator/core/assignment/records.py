@@ -100,6 +100,9 @@ class AssignmentProblem:
     """None if clients exchange with the coordinator alone."""
     work: RoundWork | None = None
     """None if a round's costs are not known."""
+    labels: npt.NDArray[np.int64] | None = None
+    """(clients, labels): each client's samples of each label, pinned ones too; None if not known,
+    or not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

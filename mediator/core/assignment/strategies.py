@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .data_affinity import data_affinity
 from .locality import locality
 from .proportions import proportional
 from .records import (
@@ -51,6 +52,7 @@ def pinned(problem: AssignmentProblem) -> Division:
 
 STRATEGIES: Mapping[str, AssignmentStrategy] = {
     "capacity": capacity,
+    "data_affinity": data_affinity,
     "locality": locality,
     "round_robin": round_robin,
     "pinned": pinned,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -52,6 +52,8 @@ class Disclosed:
     """Samples of each client."""
     label_histogram: Disclosure = Disclosure.NONE
     """Samples of each label, of the whole data set."""
+    client_labels: Disclosure = Disclosure.NONE
+    """Samples of each label, of each client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class Declaration:
                 "ids": self.disclose.ids,
                 "counts": str(self.disclose.counts),
                 "label_histogram": str(self.disclose.label_histogram),
+                "client_labels": str(self.disclose.client_labels),
             },
         }
 
@@ -105,6 +108,7 @@ class Declaration:
                 ids=told["ids"],
                 counts=Disclosure(told["counts"]),
                 label_histogram=Disclosure(told["label_histogram"]),
+                client_labels=Disclosure(told.get("client_labels", Disclosure.NONE)),
             ),
         )
 
@@ -125,6 +129,8 @@ class Found:
     """Samples of each client, by id; None where the loader does not say."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """Samples of each label."""
+    client_labels: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Samples of each label that a client has, by its id; empty where that is not disclosed."""
 
 
 def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str, Any]:
@@ -150,6 +156,15 @@ def disclosed(declaration: Declaration, found: Found, secret: bytes) -> dict[str
             label: _told(told.label_histogram, count, secret, f"{name}/labels/{label}")
             for label, count in sorted(found.labels.items())
         }
+    if told.client_labels is not Disclosure.NONE and found.client_labels:
+        document["client_labels"] = [
+            [
+                _told(told.client_labels, count, secret, f"{name}/clients/{id}/{label}")
+                for label, count in enumerate(found.client_labels[id])
+            ]
+            for id in clients
+        ]
+        document["client_labels_are"] = str(told.client_labels)
     return document
 
 

@@ -54,15 +54,28 @@ def test_a_survey_counts_clients_and_labels(tmp_path: Path) -> None:
     made = declaration(tmp_path, site_data.files(tmp_path / "data", CLIENTS))
     found = survey(made.to_json())
     assert found["samples"] == CLIENTS
+    assert "client_labels" not in found
     assert sum(found["labels"].values()) == sum(CLIENTS.values())
     labels = np.concatenate([site_data.rows(*client)[1] for client in CLIENTS.items()])
     assert found["labels"] == {str(n): int((labels == n).sum()) for n in sorted(set(labels))}
+
+
+def test_the_labels_of_clients_are_counted_where_they_may_leave(tmp_path: Path) -> None:
+    told = {"client_labels": "rounded"}
+    made = declaration(tmp_path, site_data.files(tmp_path / "data", CLIENTS, disclose=told))
+    found = survey(made.to_json())["client_labels"]
+    for client, samples in CLIENTS.items():
+        labels = np.bincount(site_data.rows(client, samples)[1], minlength=site_data.CLASSES)
+        assert found[client] == labels.tolist()
 
 
 def test_a_declaration_comes_back_from_json(tmp_path: Path) -> None:
     section = site_data.column(tmp_path, CLIENTS, disclose={"ids": "exact", "counts": "noised"})
     made = declaration(tmp_path, section)
     assert Declaration.from_json("scans", made.to_json()) == made
+    earlier = made.to_json()
+    del earlier["disclose"]["client_labels"]
+    assert Declaration.from_json("scans", earlier) == made
 
 
 @pytest.mark.parametrize(

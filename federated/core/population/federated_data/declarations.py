@@ -20,6 +20,8 @@ LARGEST_SAMPLE = 1 << 28
 """Numbers per sample."""
 MOST_DIMENSIONS = 8
 LONGEST_ID = 256
+MOST_OF_A_LABEL = 1 << 32
+"""Samples that a client has of one label."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -57,6 +59,9 @@ class Declared:
     counts: tuple[int, ...] | None = None
     """Samples of each client, exact or rounded by the site."""
     exact: bool = False
+    labels: tuple[tuple[int, ...], ...] | None = None
+    """Samples of each label, of each client: exact, rounded or noised by the site."""
+    labels_noised: bool = False
 
     @property
     def told(self) -> Exactness:
@@ -90,13 +95,19 @@ class Declared:
             and all(is_count(count, 0, 1 << 62) for count in counts)
         ):
             raise fail(f"wanted {clients} numbers of samples, found something else")
+        schema, labels = _schema_in(values.get("schema"), fail), values.get("client_labels")
+        if labels is not None and not _are_labels(labels, clients, schema.num_classes):
+            wanted = f"{schema.num_classes} numbers of samples for each of {clients} clients"
+            raise fail(f"wanted {wanted} in `client_labels`, found something else")
         return cls(
-            schema=_schema_in(values.get("schema"), fail),
+            schema=schema,
             movable=residency == "movable",
             clients=clients,
             ids=None if ids is None else tuple(ids),
             counts=None if counts is None else tuple(counts),
             exact=counts is not None and values.get("counts_are") == "exact",
+            labels=None if labels is None else tuple(tuple(each) for each in labels),
+            labels_noised=values.get("client_labels_are") == "noised",
         )
 
 
@@ -111,6 +122,15 @@ def _are_ids(values: Any, clients: int) -> bool:
         and all(isinstance(id, str) and 0 < len(id) <= LONGEST_ID for id in values)
         and all(id.isprintable() for id in values)
         and all(a < b for a, b in pairwise(values))
+    )
+
+
+def _are_labels(values: Any, clients: int, classes: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) == clients
+        and all(isinstance(each, list) and len(each) == classes for each in values)
+        and all(is_count(count, 0, MOST_OF_A_LABEL) for each in values for count in each)
     )
 
 

@@ -33,6 +33,7 @@ class ClientsOfPlace:
     counts: tuple[int, ...] | None
     ids_digest: str
     exact: bool = False
+    labels: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def indices(self) -> range:
@@ -107,6 +108,18 @@ class Union:
             ]
         )
 
+    @property
+    def without_labels(self) -> tuple[str, ...]:
+        """Sites that do not disclose the labels of their clients."""
+        return tuple(sorted({s for part in self.parts if part.labels is None for s in part.sites}))
+
+    def labels(self) -> NDArray[np.int64] | None:
+        """(clients, labels): samples of each label, as disclosed; None unless all sites do."""
+        told = [part.labels for part in self.parts if part.labels is not None]
+        if len(told) < len(self.parts):
+            return None
+        return np.concatenate([np.asarray(labels, dtype=np.int64) for labels in told])
+
 
 def united(dataset: str, declared: Mapping[str, Declared], *, pattern: str) -> Union:
     """Unite the clients of all sites that declare a data set; UnionError if they do not fit."""
@@ -148,6 +161,7 @@ def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) 
         counts=declared.counts,
         ids_digest="" if declared.ids is None else digest_of_ids(declared.ids),
         exact=declared.exact,
+        labels=declared.labels,
     )
 
 
@@ -199,7 +213,10 @@ def _has(ids: ClientIds, id: str) -> bool:
 
 def _digest(declared: Mapping[str, Declared]) -> str:
     told = {
-        name: [str(each.schema), each.movable, each.clients, each.ids, each.counts]
+        name: [
+            *(str(each.schema), each.movable, each.clients, each.ids, each.counts),
+            *([] if each.labels is None else [each.labels]),
+        ]
         for name, each in declared.items()
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

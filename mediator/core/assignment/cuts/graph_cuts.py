@@ -91,8 +91,19 @@ def in_order(goal: Indices) -> Indices:
     return np.repeat(np.arange(len(goal)), goal)
 
 
-def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool, tries: int = CUTS) -> Indices:
-    """METIS's parts, about as large as `goal`; the same on every machine with one version of it."""
+def by_metis(
+    graph: Adjacency,
+    goal: Indices,
+    *,
+    recursive: bool,
+    tries: int = CUTS,
+    sizes: Indices | None = None,
+    weights: Indices | None = None,
+) -> Indices:
+    """METIS's parts, about as large as `goal`; the same on every machine with one version of it.
+
+    Vertices have `sizes`, and edges `weights`, in the order of the neighbors; 1 if left out.
+    """
     import pymetis
 
     used = np.flatnonzero(goal)
@@ -100,6 +111,8 @@ def by_metis(graph: Adjacency, goal: Indices, *, recursive: bool, tries: int = C
     found = pymetis.part_graph(
         len(used),
         pymetis.CSRAdjacency(graph.starts, graph.neighbors),
+        vweights=sizes,
+        eweights=weights,
         tpwgts=share,
         recursive=recursive,
         options=pymetis.Options(ncuts=tries) if recursive else None,

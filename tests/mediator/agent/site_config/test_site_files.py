@@ -36,7 +36,7 @@ datasets:
     schema: {input_shape: [1, 28, 28], dtype: float32, num_classes: 10}
     clients: {arise: id_list, file: ids.txt}
     residency: movable
-    disclose: {ids: exact, counts: rounded, label_histogram: noised}
+    disclose: {ids: exact, counts: rounded, label_histogram: noised, client_labels: exact}
 """
 POLICY = """\
 users: [alice, "role:admin"]
@@ -69,6 +69,7 @@ def test_a_site_file_declares_data(tmp_path: Path) -> None:
     assert scans.disclose.ids
     assert scans.disclose.counts is Disclosure.ROUNDED
     assert scans.disclose.label_histogram is Disclosure.NOISED
+    assert scans.disclose.client_labels is Disclosure.EXACT
 
 
 def test_a_policy_is_what_its_file_says(tmp_path: Path) -> None:

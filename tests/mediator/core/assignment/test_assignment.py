@@ -29,8 +29,8 @@ sites = st.lists(
     max_size=8,
     unique_by=lambda site: site.name,
 )
-FREE = [strategy for strategy in STRATEGIES if strategy != "pinned"]
-"""Strategies for clients whose data is nowhere in particular."""
+FREE = [strategy for strategy in STRATEGIES if strategy not in ("data_affinity", "pinned")]
+"""Strategies for clients whose data is nowhere in particular, and that need no labels."""
 A_B = [SiteCapacity("a", 1), SiteCapacity("b", 3)]
 
 

@@ -18,8 +18,8 @@ from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
     in_order,
     within,
 )
-from fedpilot.mediator.core.assignment.locality import BALANCE
 from fedpilot.mediator.core.assignment.proportions import proportional
+from fedpilot.mediator.core.assignment.room import BALANCE
 from fedpilot.mediator.core.assignment.shares import members, share_of
 
 Ends = npt.NDArray[np.int64]

@@ -28,7 +28,11 @@ SCANS = Declaration(
     num_classes=2,
     clients={"arise": "column", "column": "insurance_number"},
 )
-FOUND = Found(samples={"patient-b": 14, "patient-a": 5}, labels={"ill": 3, "well": 16})
+FOUND = Found(
+    samples={"patient-b": 14, "patient-a": 5},
+    labels={"ill": 3, "well": 16},
+    client_labels={"patient-b": [3, 11], "patient-a": [0, 5]},
+)
 ALWAYS = {"schema", "residency", "clients"}
 
 
@@ -72,6 +76,16 @@ def test_by_default_only_schema_residency_and_number_of_clients_leave() -> None:
             {"label_histogram": {"ill": 0, "well": 20}},
             id="a rounded histogram",
         ),
+        pytest.param(
+            {"client_labels": Disclosure.EXACT},
+            {"client_labels": [[0, 5], [3, 11]], "client_labels_are": "exact"},
+            id="the labels of each client, in the order of their ids",
+        ),
+        pytest.param(
+            {"client_labels": Disclosure.ROUNDED},
+            {"client_labels": [[0, 10], [0, 10]], "client_labels_are": "rounded"},
+            id="rounded labels of each client",
+        ),
     ],
 )
 def test_what_is_declared_leaves_and_nothing_else(
@@ -89,6 +103,20 @@ def test_noise_stays_the_same_for_who_asks_again_and_differs_between_sites() -> 
     assert disclosed(declared, many, b"\x02" * 32)["counts"] != first
     assert len(set(first)) > 5
     assert abs(sum(first) / len(first) - 1000) < 2, "it is not biased"
+
+
+def test_noise_of_labels_is_drawn_for_each_client_and_label() -> None:
+    """With the same numbers for all, only who they are about can tell them apart."""
+    ids = [f"c{i}" for i in range(100)]
+    alike = {id: [1000, 1000] for id in ids}
+    many = Found(samples=dict.fromkeys(ids, 2000), client_labels=alike)
+    declared = replace(SCANS, disclose=Disclosed(client_labels=Disclosure.NOISED))
+    first = disclosed(declared, many, SECRET)["client_labels"]
+    assert disclosed(declared, many, SECRET)["client_labels"] == first
+    assert len({tuple(each) for each in first}) > 20
+    assert any(one != other for one, other in first)
+    some = Found(samples={"c7": 2000}, client_labels={"c7": [1000, 1000]})
+    assert disclosed(declared, some, SECRET)["client_labels"] == [first[sorted(ids).index("c7")]]
 
 
 @given(count=st.integers(0, 1_000_000), secret=st.binary(min_size=16, max_size=32))

@@ -111,11 +111,22 @@ def test_the_digest_is_of_what_is_disclosed() -> None:
     others = [
         union_of(paris={}, lyon={"clients": 4}),
         union_of(paris={}, lyon={"ids": list("abc")}),
+        union_of(paris={}, lyon={"client_labels": [[1] * 10] * 3}),
     ]
-    assert len({first, *(other.digest for other in others)}) == 3
+    assert len({first, *(other.digest for other in others)}) == 4
 
 
 def test_samples_are_known_if_all_sites_tell() -> None:
     assert described(union_of(east={}, west={"counts": [1, 2, 3]})).samples_min is None
     found = described(union_of(east={"counts": [9, 5, 7]}, west={"counts": [1, 2, 3]}))
     assert (found.samples_min, found.samples_median, found.samples_max) == (1, 4.0, 9)
+
+
+def test_labels_are_known_if_all_sites_tell() -> None:
+    east, west = [[1] * 10] * 3, [[2] * 10] * 3
+    some = union_of(east={}, north={"client_labels": east}, west={})
+    assert (some.labels(), some.without_labels) == (None, ("east", "west"))
+    every = union_of(west={"client_labels": west}, east={"client_labels": east})
+    found = every.labels()
+    assert found is not None
+    assert (found.tolist(), every.without_labels) == ([*east, *west], ())
