@@ -37,7 +37,7 @@ def told(share: Iterable[range]) -> Any:
     end = max((each[-1] + 1 for each in ranges if each), default=0)
     if len(ranges) <= LISTED or end > MOST_CLIENTS:
         return [[each.start, each.stop, each.step] for each in ranges]
-    return {"of": end, "clients": packed(members(ranges), end)}
+    return {"clients": packed(members(ranges), end), "of": end}
 
 
 def taken(values: Any) -> Share:

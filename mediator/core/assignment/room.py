@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .costs import Prices
-from .cuts.graph_cuts import in_order
 from .proportions import proportional
 from .records import AssignmentProblem, Division, SiteCapacity
 from .shares import members, share_of
 
 Indices = npt.NDArray[np.int64]
-MOST_RANGES = 150_000
-"""An order names its clients by ranges, and has room for some 200,000."""
 BALANCE = 0.05
 """How far above its part by vnodes and paces a site's number of clients may be."""
 PACES = 1_000_000
@@ -48,16 +45,8 @@ class Room:
 
     def division(self, parts: Indices, reason: str) -> Division:
         """The division by the place of each client's site, (k,)."""
-        shares = self._shares(parts)
-        if (ranges := sum(map(len, shares.values()))) > MOST_RANGES:
-            shares = self._shares(in_order(self.goal))
-            reason = (
-                f"dividing by their order: {ranges:,} ranges of clients would not fit into orders"
-            )
+        shares = {site.name: share_of(self.free[parts == at]) for at, site in enumerate(self.sites)}
         return Division(shares=shares, reason=reason)
-
-    def _shares(self, parts: Indices) -> dict[str, tuple[range, ...]]:
-        return {site.name: share_of(self.free[parts == at]) for at, site in enumerate(self.sites)}
 
 
 def _counts(problem: AssignmentProblem, free: int) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpilot.mediator import Payload, Share
-from fedpilot.mediator.core.assignment import size
+from fedpilot.mediator.core.assignment import joined, size
 
 from ....core.population.sampling import Indices, share as share_of
 from ....core.population.shares import told
@@ -89,8 +89,8 @@ class EvaluationPhase:
         )
         answers = self._gathered(query, rules)
         if rules.by_clock:
-            share = [each for a in answers.all for each in told(a.part.share)]
-            run.counted.write("judged", query, judges, answers, sorted(share))
+            share = joined(each for answer in answers.all for each in answer.part.share)
+            run.counted.write("judged", query, judges, answers, told(share))
         return answers
 
     def _on_test_set(self, model: GlobalModel) -> Answers:
