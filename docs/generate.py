@@ -1,7 +1,7 @@
-"""Writes the reference pages that follow from the code: every key of every file, every command.
+"""Writes what follows from the code: the reference of keys and commands, tables and pictures.
 
-`python docs/generate.py` writes them, `--check` only says which are out of date; `pages()` returns
-them. The page on exit codes is written by hand.
+`python docs/generate.py` writes it, `--check` only says what is out of date. The page on exit codes
+is written by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import TYPE_CHECKING, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -24,6 +24,9 @@ from fedpilot.common.strict_yaml.wording import (
 )
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import PolicyFile, SiteFile
+
+if TYPE_CHECKING:
+    from shown.pictures import Picture
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -69,13 +72,27 @@ The output of `--help` for every command. [Exit codes](exit-codes.md) explains t
 """
 
 
-def pages() -> dict[Path, str]:
+def reference() -> dict[Path, str]:
     """The generated pages, by the file that each belongs in."""
     return {
         REFERENCE / "config.md": config_page(),
         REFERENCE / "site-files.md": site_files_page(),
         REFERENCE / "cli.md": cli_page(),
     }
+
+
+def figures() -> tuple[dict[Path, str], list[Picture]]:
+    """The pages with a generated table, and the pictures; they take plans, and so PyTorch."""
+    from shown import graphs, plans
+    from shown.graph_pictures import graph_pictures
+    from shown.pages import ASSIGNMENTS, TOPOLOGIES, with_table
+
+    made = plans.plans()
+    pages = {
+        TOPOLOGIES: with_table(TOPOLOGIES, graphs.table()),
+        ASSIGNMENTS: with_table(ASSIGNMENTS, plans.table(made)),
+    }
+    return pages, [*graph_pictures(), *plans.plan_pictures(made)]
 
 
 def config_page() -> str:
@@ -201,25 +218,26 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
                 yield from _command(inner, below)
 
 
-def out_of_date() -> dict[Path, str]:
-    """What is to be written: every page whose text has changed."""
-    return {
-        path: text
-        for path, text in pages().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    }
-
-
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a page is out of date.")
-def main(check: bool) -> None:
-    """Write every reference page whose text has changed."""
-    changed = out_of_date()
-    for path, text in changed.items():
-        if not check:
-            path.write_text(text, encoding="utf-8")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something is out of date.")
+@click.option("--only", type=click.Choice(["reference", "figures"]), help="Leave the other out.")
+@click.option("--redraw", is_flag=True, help="Draw pictures again whose facts have not changed.")
+def main(check: bool, only: str | None, redraw: bool) -> None:
+    """Write every page whose text has changed, and every picture whose facts have."""
+    pages, pictures = ({}, []) if only == "reference" else figures()
+    if only != "figures":
+        pages |= reference()
+    texts = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in pages}
+    changed = [path for path, text in pages.items() if texts[path] != text]
+    drawn = [picture for picture in pictures if redraw or not picture.is_current]
+    if not check:
+        for path in changed:
+            path.write_text(pages[path], encoding="utf-8")
+        for picture in drawn:
+            picture.draw()
+    for path in [*changed, *(picture.path for picture in drawn)]:
         click.echo(f"{'out of date:' if check else 'wrote'} {path}")
-    if check and changed:
+    if check and (changed or drawn):
         raise SystemExit(1)
 
 

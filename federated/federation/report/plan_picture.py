@@ -24,6 +24,7 @@ from .curves import FAINT, INK, SECOND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 NODES_SHOWN = 500
 NUMBERED = 60
@@ -52,6 +53,13 @@ Lines = npt.NDArray[np.int64]
 
 def draw(plan: Plan, path: Path, *, title: str) -> None:
     """Draw a plan into a PNG."""
+    figure = figure_of(plan, title)
+    with replacing(path) as aside, aside.open("wb") as file:
+        figure.savefig(file, format="png", metadata={"Software": None})
+
+
+def figure_of(plan: Plan, title: str) -> Figure:
+    """The picture of a plan."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 8.6), dpi=150, facecolor="white")
@@ -67,8 +75,7 @@ def draw(plan: Plan, path: Path, *, title: str) -> None:
         figure.text(0.03, 0.02, CAPTION, fontsize=9, color=GREY)
     figure.text(0.03, 0.955, title, fontsize=14, fontweight="bold", color=INK)
     figure.text(0.03, 0.918, _subtitle(plan), fontsize=10, color=GREY)
-    with replacing(path) as aside, aside.open("wb") as file:
-        figure.savefig(file, format="png", metadata={"Software": None})
+    return figure
 
 
 def _subtitle(plan: Plan) -> str:
