@@ -36,7 +36,7 @@ resources: {{workers: {workers}, ray: {{num_cpus: {workers}}}}}
 sites: {sites}
 outputs: {{curves: false, client_digests: true}}
 """
-KILLED = {"rounds": 5, "epochs": 30, "model": "mlp"}
+KILLED = {"rounds": 5, "epochs": 15, "model": "mlp"}
 """Long enough to be killed amid a round."""
 
 

@@ -136,9 +136,10 @@ RUNNER = Fault(
 
 def _fill(fleet: Fleet, site: str) -> None:
     """Fill a site's disk until its cache has given all up that it can."""
-    for _ in range(4):
-        fleet.disks[site].fill()
+    fleet.disks[site].fill()
+    for _ in range(3):
         time.sleep(1.0)
+        fleet.disks[site].fill()
 
 
 DISK = Fault(
@@ -255,9 +256,9 @@ def check_rays_are_empty(fleet: Fleet) -> None:
 
 
 def check_none(
-    look: Callable[[], list[str]], within_s: float, where: str, *, every_s: float = 0.05
+    look: Callable[[], list[str]], within_s: float, where: str, *, every_s: float = 0.25
 ) -> None:
-    """Nothing is left somewhere, before long."""
+    """Nothing is left somewhere, before long. To look takes a process."""
     found: list[str] = []
 
     def empty() -> bool:

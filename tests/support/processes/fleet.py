@@ -53,6 +53,14 @@ CENSUS = str(Path(__file__).parent / "census.py")
 
 
 @dataclass
+class Told:
+    """What has been read of a log; a wait for an event asks for it twenty times a second."""
+
+    position: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
 class Fleet:
     """The mediator's host, the sites' hosts, and what runs on them."""
 
@@ -66,6 +74,8 @@ class Fleet:
     """What the agents of a site are told beside its name."""
     disks: dict[str, SmallDisk] = field(default_factory=dict)
     """Those of the sites' home folders."""
+    told: dict[str, Told] = field(default_factory=dict)
+    """By run, what the command that follows it has printed."""
 
     @property
     def address(self) -> str:
@@ -216,8 +226,13 @@ class Fleet:
 
     def events(self, run: str) -> list[dict[str, Any]]:
         """What the command that follows a run has printed so far."""
-        lines = self._log(f"run {run}").read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.startswith("{") and line[-1] == "\n"]
+        told = self.told.setdefault(run, Told())
+        with self._log(f"run {run}").open("rb") as log:
+            log.seek(told.position)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        told.position += len(whole + newline)
+        told.events += [json.loads(line) for line in whole.split(b"\n") if line[:1] == b"{"]
+        return list(told.events)
 
     def wait_for(self, run: str, event: str, within_s: float = 90, **fields: Any) -> dict[str, Any]:
         """Wait until a run has said something."""
