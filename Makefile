@@ -67,7 +67,7 @@ soak: $(VENV)/.dev ## the full counts of kills and random inputs (long; before a
 	@echo "==> kills at random moments"
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
 	@echo "==> random inputs by the thousand"
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -m "not ray and not soak" --timeout 3600 \
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q -n 2 -m "hypothesis and not ray and not soak" --timeout 7200 \
 	  tests/common tests/fabric tests/federated tests/mediator $(ARGS)
 
 mutants: $(VENV)/.dev ## small faults in the shells, one at a time: the tests named in each must fail
