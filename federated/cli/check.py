@@ -122,6 +122,7 @@ def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
     edges = graphs.of_round(1)
     crossing = edges.crossing(_places(loaded)) * (loaded.config.graph or Graph()).mixing_steps
     return {
+        "noised_by": list(_noised_by(loaded)),
         "crossing_models": crossing,
         "crossing_bytes": crossing * loaded.inputs.bytes_of_update,
         "edges": len(edges) // 2 if edges.is_symmetric else len(edges),
@@ -129,6 +130,14 @@ def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
         "changes": graphs.changes,
         "self_loops": graphs.loops,
     }
+
+
+def _noised_by(loaded: LoadedConfig) -> tuple[str, ...]:
+    """The sites whose noise decides which graph the clients get."""
+    union, graph = loaded.inputs.union, loaded.config.graph
+    if union is None or graph is None or graph.adapt is None:
+        return ()
+    return union.noised_labels
 
 
 def _places(loaded: LoadedConfig) -> Indices:
@@ -175,6 +184,9 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         if loops := graph["self_loops"]:
             count = "counts" if loops == 1 else "count"
             yield f"{counted(loops, 'edge')} of a client to itself {count} for nothing"
+        if noisy := ", ".join(graph["noised_by"]):
+            yield f"`graph.adapt` gets labels with noise of site {noisy}: with the same clients at"
+            yield "other sites it may find another graph, and so other bits"
     sites = facts["sites"]
     if len(sites) > 1:
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"

@@ -53,7 +53,7 @@ def survey(values: Mapping[str, Any]) -> dict[str, Any]:
     found = load_declared(declaration)
     samples = Counter(_ids(found).tolist())
     labels = Counter(found.y.tolist())
-    counted = {
+    counted: dict[str, Any] = {
         "samples": {str(id): count for id, count in sorted(samples.items())},
         "labels": {str(label): count for label, count in sorted(labels.items())},
     }

@@ -19,8 +19,8 @@ from ..core.topology.weighted_edges import WeightedEdges
 from ..core.user_code.user_errors import account_of
 from ..errors import ConfigError, GraphNotAdapted
 from .inputs.blame import blaming
+from .inputs.labels import labels_of, labels_stay
 from .inputs.run_inputs import RunInputs
-from .labels import labels_of
 from .topology import check_graph, checked_graph
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ def _similar(
 ) -> Callable[[WeightedEdges, Accuracies, int], WeightedEdges]:
     from ..core.topology.similarity import MOST_NODES, similar
 
+    if inputs.union is not None and inputs.union.without_labels:
+        raise labels_stay(KEY, "`similar`", inputs, "your own function")
     if inputs.population > MOST_NODES:
         found = f"`similar` with {inputs.population:,} clients, all pairs of which it compares"
         raise ConfigError.about(KEY, found, f"at most {MOST_NODES:,} clients")
 
     def make(before: WeightedEdges, accuracies: Accuracies, number: int) -> WeightedEdges:
         labels = labels_of(inputs)
-        assert labels is not None  # the schema refuses data at sites
+        assert labels is not None  # checked before the start
         edges = similar(before.edges, labels, config.run.random_seed)
         return _checked(config, inputs, number, WeightedEdges(edges, np.ones(len(edges))))
 
@@ -134,14 +136,19 @@ def _measures(inputs: RunInputs, accuracies: Accuracies) -> dict[str, dict[str, 
 
 
 def _counts(inputs: RunInputs) -> list[dict[str, Any]]:
-    """Samples and labels of each client; of data at sites, the samples that sites tell exactly."""
-    if inputs.union is None:
-        labels = labels_of(inputs)
-        found = [] if labels is None else labels.tolist()
-        return [{"samples": sum(each), "labels": tuple(each)} for each in found]
-    samples = inputs.union.exact_samples()
-    told = [-1] * inputs.population if samples is None else samples.tolist()
-    return [{"samples": count} if count >= 0 else {} for count in told]
+    """Samples and labels of each client, as far as known; of data at sites, as these disclose."""
+    if (labels := labels_of(inputs)) is None:
+        found: list[dict[str, Any]] = [{} for _ in range(inputs.population)]
+    else:
+        found = [{"labels": tuple(each)} for each in labels.tolist()]
+    if inputs.union is not None:
+        samples = inputs.union.exact_samples()
+    else:
+        samples = None if labels is None else labels.sum(axis=1)
+    for known, count in zip(found, [] if samples is None else samples.tolist(), strict=False):
+        if count >= 0:
+            known["samples"] = count
+    return found
 
 
 def _checked(

@@ -182,12 +182,6 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             "what such code keeps",
             allowed="leave it out, or `topology: star`",
         )
-    if graph.adapt == "similar" and config.data.from_ is not None:
-        yield Conflict(
-            key="graph.adapt",
-            found="`similar` with `data.from: sites`, whose labels stay at the sites",
-            allowed="leave it out, or your own function",
-        )
     participation = config.participation
     for key, whole in {"over_sampling": 0.0, "deadline_s": None}.items():
         if getattr(participation, key) != whole:

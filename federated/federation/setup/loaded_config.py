@@ -235,9 +235,9 @@ def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInput
     with uncollected():
         from ...prepare.adapting import adapting_of
         from ...prepare.inputs.data_at_sites import gather_declared
+        from ...prepare.inputs.labels import with_labels
         from ...prepare.inputs.local_data import gather
         from ...prepare.inputs.run_inputs import with_graphs
-        from ...prepare.labels import with_labels
 
     if config.outputs.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError.about(

@@ -30,7 +30,7 @@ from ...prepare.user_sources import installed_code, own_code
 from .disclosure_gate import told_of
 
 CROSSES = "a graph, on which each client's model goes to the sites of its neighbors"
-"""What other sites get to see of single clients."""
+"""What other sites see of single clients."""
 
 
 def wants(spec: Payload, site: SiteContext) -> Wants:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .cuts.graph_cuts import by_metis, in_order
 from .cuts.label_cells import Cells, label_shares
-from .cuts.label_sites import LabelSites
+from .cuts.label_sites import FIRST_PASSES, LabelSites
 from .records import AssignmentProblem, Division, NotAssignable
 from .room import Room
 from .shares import members
@@ -36,9 +36,11 @@ def data_affinity(problem: AssignmentProblem) -> Division:
     room = Room.of(problem)
     stay = [members(problem.pinned.get(site.name, ())) for site in room.sites]
     labels = LabelSites.of(label_shares(problem.labels), room.free, stay, room.most)
-    tried = {way: labels.settled(parts) for way, parts in _ways(room, labels)}
+    tried = {way: labels.settled(parts, FIRST_PASSES) for way, parts in _ways(room, labels)}
     found = {way: labels.variation(parts) for way, parts in tried.items()}
     best = min(found, key=lambda way: found[way])
+    tried[best] = labels.settled(tried[best])
+    found[best] = labels.variation(tried[best])
     if len(found) == 1:
         return room.division(tried[best], "")
     others = ", ".join(f"{way} {found[way]:.1%}" for way in found if way != best)
@@ -61,5 +63,6 @@ def _ways(room: Room, labels: LabelSites) -> Iterator[tuple[str, Indices]]:
                 graph, room.goal, recursive=recursive, sizes=cells.sizes, weights=weights
             )
             yield way, parts[cells.of]
+    yield "what is around a client", cells.grown(room.goal)[cells.of]
     if labels.stay.any():
         yield "what is at the sites", labels.nearest()

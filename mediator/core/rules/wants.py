@@ -40,4 +40,4 @@ class Wants:
     cohort: int | None = None
     """The most clients of this site in a round; None if unknown in advance."""
     crosses: str = ""
-    """What of single clients other sites get to see, in words; empty if nothing."""
+    """What other sites see of single clients, in words; empty if they see sums only."""

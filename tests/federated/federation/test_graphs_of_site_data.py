@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import site_data
 from federations import ROUNDS, Log, in_time, on_a_graph, raising
+from fedpilot.cli import main
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunResult
 from fedpilot.federated.core.planning.document import document_of
@@ -197,9 +201,33 @@ def test_a_site_that_keeps_counts_back_refuses_by_name_before_the_start(
     assert not log.of("worker_ready")
 
 
-def test_similar_clients_are_not_looked_for_in_labels_that_stay(hospitals: Hospitals) -> None:
-    with pytest.raises(ConfigError, match=r"`similar` with `data\.from: sites`"):
-        hospitals.federation(graph__adapt="similar")
+def test_similar_clients_are_looked_for_in_labels_that_sites_disclose(
+    hospitals: Hospitals,
+) -> None:
+    keys = {"graph__adapt": "similar", "graph__adapt_every": 2}
+    with pytest.raises(ConfigError) as raised:
+        hospitals.federation(**keys)
+    (problem,) = raised.value.problems
+    assert problem.key == "graph.adapt"
+    assert "do not leave site site_1, site_2, site_3" in problem.found
+    alone = hospitals.in_one_process(**keys)
+    told = {**OPEN, "client_labels": "exact"}
+    log = Log()
+    apart = in_time(hospitals.made(hospitals.config(told, **keys), (log,)).run)
+    assert log.of("graph_adapted")
+    assert apart.digest == alone.digest
+    assert apart.digest != hospitals.in_one_process().digest
+
+
+def test_check_names_the_sites_whose_noise_decides_the_graph(hospitals: Hospitals) -> None:
+    told = {**OPEN, "client_labels": "noised"}
+    path = hospitals.folder / "run.json"
+    path.write_text(json.dumps(hospitals.config(told, graph__adapt="similar")))
+    said = CliRunner().invoke(main, ["check", str(path)])
+    assert said.exit_code == 0, said.output
+    assert "labels with noise of site site_1, site_2, site_3" in said.output
+    path.write_text(json.dumps(hospitals.config(told)))
+    assert "with noise" not in CliRunner().invoke(main, ["check", str(path)]).output
 
 
 ADAPTING = """
@@ -219,9 +247,14 @@ def test_an_own_function_gets_what_sites_tell_of_clients(
     monkeypatch.syspath_prepend(str(tmp_path))
     keys = {"graph__adapt": "site_graphs:adapted", "graph__adapt_every": 2}
     in_time(hospitals.federation(evaluation__nodes="all", **keys).run)
-    import site_graphs  # type: ignore[import-not-found]
-
-    assert [{client: ["accuracy", "samples"] for client in EVERYBODY}] == site_graphs.SEEN
+    told = {**OPEN, "client_labels": "rounded"}
+    in_time(hospitals.made(hospitals.config(told, **keys)).run)
+    seen = importlib.import_module("site_graphs").SEEN
+    assert [set(map(tuple, each.values())) for each in seen] == [
+        {("accuracy", "samples")},
+        {("accuracy", "labels", "samples")},
+    ]
+    assert set(seen[0]) == set(EVERYBODY)
 
 
 # -- a lost site -----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class ClientsOfPlace:
     ids_digest: str
     exact: bool = False
     labels: tuple[tuple[int, ...], ...] | None = None
+    labels_noised: bool = False
 
     @property
     def indices(self) -> range:
@@ -113,6 +114,11 @@ class Union:
         """Sites that do not disclose the labels of their clients."""
         return tuple(sorted({s for part in self.parts if part.labels is None for s in part.sites}))
 
+    @property
+    def noised_labels(self) -> tuple[str, ...]:
+        """Sites that add noise of their own to the labels of their clients."""
+        return tuple(sorted({s for part in self.parts if part.labels_noised for s in part.sites}))
+
     def labels(self) -> NDArray[np.int64] | None:
         """(clients, labels): samples of each label, as disclosed; None unless all sites do."""
         told = [part.labels for part in self.parts if part.labels is not None]
@@ -162,6 +168,7 @@ def _part(sites: tuple[str, ...], first: int, declared: Declared, pattern: str) 
         ids_digest="" if declared.ids is None else digest_of_ids(declared.ids),
         exact=declared.exact,
         labels=declared.labels,
+        labels_noised=declared.labels_noised,
     )
 
 

@@ -1,4 +1,4 @@
-"""Cells of clients with similar labels, and the graph of the cells that are most alike.
+"""Cells of clients with similar labels, and their division among sites.
 
 The similarity of all pairs of clients is quadratic. So clients are first cut into a bounded number
 of cells, always where the labels of a cell differ most (Wu 1991, "Efficient statistical
@@ -8,6 +8,7 @@ computations for optimal color quantization"), and only cells are compared with 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -27,6 +28,11 @@ FINE = 1 << 4
 MOST_CELLS = 1 << 11
 """At most so many, and so many more if clients with the same labels are too many for one."""
 NEAREST = 8
+FAR = 4
+"""Each cell is also compared with so many others, wherever they are: a graph of the nearest alone
+does not know which communities are alike."""
+SEEDS = 32
+"""Around so many cells a site's part is grown, and the best one is taken."""
 CLOSEST = 1_000
 """The weight of an edge between two cells with the same labels, of the largest size."""
 
@@ -62,11 +68,14 @@ class Cells:
         return cls(of, sizes, sums * FINE // np.maximum(sizes, 1)[:, None])
 
     def graph(self) -> tuple[Adjacency, Indices]:
-        """The edges to each cell's nearest ones, and the weight of each neighbor."""
+        """The edges to each cell's nearest ones and to some others, and each neighbor's weight."""
         count, nearest = len(self.sizes), min(NEAREST, len(self.sizes) - 1)
         ends = np.empty((0, 2), dtype=np.int64)
         if nearest > 0:
-            found = np.concatenate(list(self._nearest(nearest)))
+            cells = np.repeat(np.arange(count), FAR)
+            away = np.tile(np.arange(1, FAR + 1) * count // (FAR + 1), count)
+            far = np.stack([cells, (cells + away) % count], axis=1)
+            found = np.concatenate([far[away > 0], *self._nearest(nearest)])
             ends = np.unique(np.sort(found, axis=1), axis=0)
         graph = Adjacency.of(count, ends, np.zeros((count, 1), dtype=np.int64))
         return graph, self._weights(graph.owners, graph.neighbors)
@@ -88,12 +97,42 @@ class Cells:
             others = (some[:, None] + best % count) % count
             yield np.stack([np.repeat(some, nearest), others.ravel()], axis=1)
 
+    def grown(self, goal: Indices) -> Indices:
+        """(cells,): the largest part around one cell, then the next one among those that are left.
+
+        Of the parts around some cells, the one whose clients are most alike is taken.
+        """
+        parts = np.full(len(self.sizes), -1)
+        for site in np.argsort(-goal, kind="stable").tolist():
+            left = np.flatnonzero(parts < 0)
+            if len(left) and goal[site]:
+                parts[self._most_alike(left, int(goal[site]))] = site
+        parts[parts < 0] = goal.argmax()
+        return parts
+
+    def _most_alike(self, left: Indices, clients: int) -> Indices:
+        """Of these cells, some with so many clients, which are around one of them."""
+        means, sizes = self.means[left], self.sizes[left]
+        squares = (means**2).sum(axis=1)
+        seeds = np.unique(np.arange(SEEDS) * len(left) // SEEDS)
+        products = (means.astype(np.float64) @ means[seeds].T.astype(np.float64)).astype(np.int64)
+        best, most_alike = math.inf, left[:1]
+        for order in np.argsort(squares[:, None] - 2 * products, axis=0, kind="stable").T:
+            count = np.searchsorted(np.cumsum(sizes[order]), clients, side="right")
+            some = order[: max(1, int(count))]
+            weight, total = int(sizes[some].sum()), (sizes[some, None] * means[some]).sum(axis=0)
+            apart = int((sizes[some] * squares[some]).sum()) * weight - squared(total)
+            if apart / weight**2 < best:
+                best, most_alike = apart / weight**2, left[some]
+        return most_alike
+
     def _weights(self, one: Indices, other: Indices) -> Indices:
         apart = ((self.means[one] - self.means[other]) ** 2).sum(axis=1)
         farthest = max(1, int(apart.max(initial=0)))
         small = np.minimum(self.sizes[one], self.sizes[other])
         close = (farthest - apart) * CLOSEST // farthest
-        return np.maximum(1, close * small // max(1, int(self.sizes.max(initial=0))))
+        weights: Indices = np.maximum(1, close * small // max(1, int(self.sizes.max(initial=0))))
+        return weights
 
 
 def sums_of(shares: Shares, of: Indices, parts: int) -> Indices:
@@ -105,6 +144,17 @@ def sums_of(shares: Shares, of: Indices, parts: int) -> Indices:
     if len(filled):
         sums[filled] = np.add.reduceat(shares[order], starts[filled], axis=0, dtype=np.int64)
     return sums
+
+
+def squared(numbers: Indices) -> int:
+    """The sum of the squares, which may exceed int64."""
+    return sum(each * each for each in numbers.tolist())
+
+
+def squares_of(shares: Shares) -> Indices:
+    """(labels,): the sum of the squares over clients."""
+    found: Indices = np.einsum("ij,ij->j", shares, shares, dtype=np.int64)
+    return found
 
 
 def _pieces(shares: Shares, most: int) -> Iterator[Indices]:
@@ -136,9 +186,9 @@ class _Cell:
 
     @classmethod
     def of(cls, shares: Shares, members: Indices) -> Self:
-        some, count = shares[members].astype(np.int32), len(members)
+        some, count = shares[members], len(members)
         sums = some.sum(axis=0, dtype=np.int64)
-        spreads = count * (some * some).sum(axis=0, dtype=np.int64) - sums * sums
+        spreads = count * squares_of(some) - sums * sums
         label = int(spreads.argmax())
         return cls(members, int(spreads.sum()) // count, label, int(sums[label]))
 

@@ -15,10 +15,13 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from .label_cells import FINE, Shares, sums_of
+from .label_cells import FINE, Shares, squared, squares_of, sums_of
 
 Indices = npt.NDArray[np.int64]
-PASSES = 6
+PASSES, FIRST_PASSES = 6, 2
+"""Moves of all clients: so many of the best division, and before that so many of each."""
+AT_ONCE = 1 << 13
+"""Clients that are compared with the sites at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +51,7 @@ class LabelSites:
             most=most,
             fixed=sums_of(shares[everybody[len(free) :]], places, len(stay)),
             stay=np.array([len(each) for each in stay], dtype=np.int64),
-            squares=int((shares[everybody].astype(np.int32) ** 2).sum(dtype=np.int64)),
+            squares=int(squares_of(shares[everybody]).sum()),
         )
 
     def variation(self, parts: Indices) -> float:
@@ -58,8 +61,8 @@ class LabelSites:
         """
         sums, counts = self._sums(parts)
         filled = np.flatnonzero(counts)
-        within = self.squares - sum(_squares(sums[at]) / int(counts[at]) for at in filled)
-        whole = self.squares - _squares(sums.sum(axis=0)) / max(1, int(counts.sum()))
+        within = self.squares - sum(squared(sums[at]) / int(counts[at]) for at in filled)
+        whole = self.squares - squared(sums.sum(axis=0)) / max(1, int(counts.sum()))
         return within / whole if whole > 0 else 0.0
 
     def nearest(self) -> Indices:
@@ -68,10 +71,10 @@ class LabelSites:
         costs[:, self.most == 0] = np.iinfo(np.int64).max
         return _within(costs, costs.argmin(axis=1), self.most)
 
-    def settled(self, parts: Indices) -> Indices:
+    def settled(self, parts: Indices, passes: int = PASSES) -> Indices:
         """The parts within their limits, and with moves that make sites' clients more alike."""
         parts = _within(self._costs(*self._sums(parts)), parts, self.most)
-        for _ in range(PASSES):
+        for _ in range(passes):
             costs = self._costs(*self._sums(parts))
             if not any([_exchanged(costs, parts, self.most, pair) for pair in self._pairs()]):
                 break
@@ -88,14 +91,13 @@ class LabelSites:
     def _costs(self, sums: Indices, counts: Indices) -> Indices:
         """(k, sites): squared distances to the sites' means, less each client's own square."""
         means = sums * FINE // np.maximum(counts, 1)[:, None]
-        # Products of whole numbers below 2**53 are exact, in any order of addition.
-        products = self.shares.astype(np.float64) @ means.T.astype(np.float64)
-        costs: Indices = (means**2).sum(axis=1)[None, :] - 2 * FINE * products.astype(np.int64)
+        squares, across = (means**2).sum(axis=1), means.T.astype(np.float64)
+        costs = np.empty((len(self.shares), len(means)), dtype=np.int64)
+        for first in range(0, len(costs), AT_ONCE):
+            some = self.shares[first : first + AT_ONCE].astype(np.float64)
+            # Products of whole numbers below 2**53 are exact, in any order of addition.
+            costs[first : first + AT_ONCE] = squares - 2 * FINE * (some @ across).astype(np.int64)
         return costs
-
-
-def _squares(numbers: Indices) -> int:
-    return sum(each * each for each in numbers.tolist())
 
 
 def _within(costs: Indices, parts: Indices, most: Indices) -> Indices:
@@ -117,22 +119,27 @@ def _within(costs: Indices, parts: Indices, most: Indices) -> Indices:
 
 def _exchanged(costs: Indices, parts: Indices, most: Indices, pair: tuple[int, int]) -> bool:
     """Let clients of two sites change places, or move where there is room; whether any did."""
-    (one, other), gains, leaving = pair, [], []
-    for site, to in ((one, other), (other, one)):
-        inside = np.flatnonzero(parts == site)
-        gain = costs[inside, site] - costs[inside, to]
-        order = np.argsort(-gain, kind="stable")
-        gains.append(gain[order])
-        leaving.append(inside[order])
+    leaving = [np.flatnonzero(parts == site) for site in pair]
+    sizes = [len(each) for each in leaving]
+    gains = [
+        costs[each, here] - costs[each, there]
+        for each, here, there in zip(leaving, pair, pair[::-1], strict=True)
+    ]
+    best = [int(each.max(initial=-(1 << 62))) for each in gains]
+    if max(best) <= 0:
+        return False
+    for place in range(2):  # the others gain nothing by any exchange
+        some = np.flatnonzero(gains[place] > min(0, -best[1 - place]))
+        order = some[np.argsort(-gains[place][some], kind="stable")]
+        gains[place], leaving[place] = gains[place][order], leaving[place][order]
     both = min(len(each) for each in gains)
     swaps = int(np.count_nonzero(gains[0][:both] + gains[1][:both] > 0))
     moved = swaps > 0
-    sizes = [len(each) for each in leaving]
-    for place, to in enumerate((other, one)):
-        parts[leaving[place][:swaps]] = to
-        room = int(most[to]) - sizes[1 - place]
+    for place in range(2):
+        parts[leaving[place][:swaps]] = pair[1 - place]
+        room = int(most[pair[1 - place]]) - sizes[1 - place]
         some = leaving[place][swaps:][gains[place][swaps:] > 0][: max(0, room)]
-        parts[some] = to
+        parts[some] = pair[1 - place]
         sizes[place] -= len(some)
         sizes[1 - place] += len(some)
         moved |= len(some) > 0

@@ -18,6 +18,8 @@ from fedpilot.mediator.core.assignment import (
 )
 from fedpilot.mediator.core.assignment.cuts.graph_cuts import in_order
 from fedpilot.mediator.core.assignment.cuts.label_cells import (
+    CLOSEST,
+    NEAREST,
     Cells,
     Shares,
     label_shares,
@@ -108,8 +110,9 @@ def test_communities_of_labels_are_found(cells: int, monkeypatch: pytest.MonkeyP
     found = places(assignment)
     for place in range(3):
         assert len(set(blocks[found == place].tolist())) == 1
-    assert "METIS, similar labels together, leaves" in assignment.reason
-    assert "their order" in assignment.reason
+    assert ", similar labels together, leaves " in assignment.reason
+    for way in ("their order", "k-way METIS", "recursive METIS", "what is around a client"):
+        assert way in assignment.reason
 
 
 def test_where_labels_follow_the_order_of_clients_the_order_is_taken() -> None:
@@ -143,7 +146,7 @@ def test_how_often_clients_were_counted_does_not_matter() -> None:
     assert kinds == {(0,) * 10, (1,) * 10}
 
 
-def test_without_labels_it_assigns_nobody() -> None:
+def test_without_labels_it_refuses_to_assign() -> None:
     with pytest.raises(NotAssignable, match="'data_affinity' wants the samples of each label"):
         assign("data_affinity", 10, THREE)
 
@@ -192,13 +195,22 @@ def test_clients_of_one_cell_are_more_alike_than_all_are(monkeypatch: pytest.Mon
     assert within < 0.2 * (squares - (whole**2).sum() / len(shares))
 
 
-def test_edges_lead_to_the_most_similar_cells() -> None:
+def test_heavy_edges_lead_to_similar_cells_and_light_ones_elsewhere() -> None:
     labels = np.repeat(np.eye(4, dtype=np.int64), 12, axis=0)
     cells = Cells.cut(label_shares(labels))
     graph, weights = cells.graph()
     kinds = cells.means.argmax(axis=1)
-    assert (kinds[graph.owners] == kinds[graph.neighbors]).all()
-    assert (weights >= 1).all()
+    alike = kinds[graph.owners] == kinds[graph.neighbors]
+    assert (weights == np.where(alike, CLOSEST, 1)).all()
+    assert (np.bincount(graph.owners[alike], minlength=48) >= NEAREST).all()
+    assert (~alike).any()
+
+
+def test_the_largest_site_gets_the_cells_around_one_first() -> None:
+    goal = np.array([10, 30, 20])
+    blocks, labels = planted(goal)
+    cells = Cells.cut(label_shares(labels))
+    assert (cells.grown(goal)[cells.of] == blocks).all()
 
 
 @given(st.integers(2, 80), st.integers(0, 99))

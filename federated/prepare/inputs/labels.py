@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..config.schema import RunConfig
-from ..core.population.partitions.partition import Int64s
-from ..errors import ConfigError
-from .inputs.run_inputs import RunInputs
+from ...config.schema import RunConfig
+from ...core.population.partitions.partition import Int64s
+from ...errors import ConfigError
+from .run_inputs import RunInputs
 
 AT_ONCE = 1 << 14
 """Clients whose samples are looked up at a time."""

@@ -15,7 +15,7 @@ from fedpilot.federated import Federation
 from fedpilot.federated.core.planning.plan import planned
 from fedpilot.federated.errors import ConfigError
 from fedpilot.federated.federation.setup.planning import inputs_of_plan
-from fedpilot.federated.prepare.labels import labels_of
+from fedpilot.federated.prepare.inputs.labels import labels_of
 from fedpilot.mediator import members
 from graph_runs import NAMES, over, run_over
 
@@ -32,7 +32,7 @@ SHARDS = {
 def test_labels_are_counted_client_by_client(
     at_once: int, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.federated.prepare.labels.AT_ONCE", at_once)
+    monkeypatch.setattr("fedpilot.federated.prepare.inputs.labels.AT_ONCE", at_once)
     inputs = lab.federation().loaded.inputs
     found, data = labels_of(inputs), inputs.data
     assert found is not None
