@@ -27,6 +27,7 @@ MODULES = (
     "clusters.tasks",
     "mediation.transfer",
     "mediation.link_bytes",
+    "mediation.graph_bytes",
     "mediation.strangers",
     "mediation.sites",
     "mediation.locality",

@@ -1,5 +1,6 @@
-"""What crosses the sites' interfaces in a round, how much of a slow link a model gets, and how much
-of what raw gRPC streams could carry on this machine; what strangers cost those who work."""
+"""What crosses the sites' interfaces in a round, in a star and on a graph; how much of a slow link
+a model gets, and how much of what raw gRPC streams could carry on this machine; what strangers cost
+those who work."""
 
 from __future__ import annotations
 
@@ -25,6 +26,13 @@ def link_bytes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
+def graph_bytes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that measures what clients on a graph exchange."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("mediation.graph_bytes")
+
+
+@pytest.fixture
 def transfer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script that measures transfers on one machine."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -39,6 +47,21 @@ def test_a_round_costs_a_model_down_and_a_partial_up(
     run = link_bytes.bytes_of_rounds(clients, rounds)
     assert run["parameters"] * link_bytes.MODEL_BYTES > 10_000_000
     assert link_bytes.per_round(run) <= 1.15 * link_bytes.needed(run), run
+
+
+@pytest.mark.ray
+def test_clients_on_a_graph_move_what_their_plan_says(graph_bytes: Any) -> None:
+    run = graph_bytes.bytes_of_runs(graph_bytes.CLIENTS, graph_bytes.ROUNDS)
+    near, far, inside = each = [run[name] for name in graph_bytes.ASSIGNMENTS]
+    assert len({found["digest"] for found in each}) == 1
+    for found in each:
+        assert found["planned_bytes"] == found["foreseen_bytes"]
+        assert graph_bytes.of_plan(found) <= 1.15, run
+        assert graph_bytes.payload_of_plan(found) <= 1.05, run
+    assert graph_bytes.payload_of_plan(near) >= 0.95, run
+    assert 3 * graph_bytes.crossed(near) <= graph_bytes.crossed(far), run
+    assert inside["models"] == 0
+    assert inside["exchange_bytes"] < 0.01 * near["exchange_bytes"], "more than headers"
 
 
 def test_a_large_model_fills_a_slow_link(link_bytes: Any) -> None:
