@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -115,6 +116,6 @@ def plan(
             return
         from ..federation.report.plan_table import plan_table
 
-        display(plan_table(found, config))
+        display(plan_table(found, config, time.time()))
         if picture is not None:
             click.echo(f"\ndrew {picture}")

@@ -26,7 +26,14 @@ from ..identity import Credentials
 from ..proto import federation_pb2 as pb
 from ..wire.blobs.full_disk import space_of
 from ..wire.blobs.store import BlobStore
-from ..wire.messages import PROTOCOL, Capacity, SiteName, capacity_message, id_message
+from ..wire.messages import (
+    PROTOCOL,
+    Capacity,
+    SiteName,
+    capacity_message,
+    id_message,
+    link_message,
+)
 from ..wire.transfer import BlobClient
 from .errors import SessionBroken, SessionLeft, SiteDismissed
 from .home import SiteHome
@@ -288,6 +295,7 @@ class SiteAgent:
             data_json=self._site.data_json,
             held=map(id_message, self._work.held()),
             runs=self._runners.runs(),
+            link=link_message(self._site.link),
         )
 
     def state(self) -> tuple[Capacity, str]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
+from ..core.links import RoundTrips
 from ..proto import federation_pb2 as pb
 from ..wire.messages import (
     MOST_HELD,
@@ -88,6 +89,9 @@ class AgentSession:
         self._left = asyncio.Event()
         self._unread = False
         self._heartbeat_s = 2.0
+        self._beats: deque[float] = deque()
+        """When the unanswered heartbeats were sent."""
+        self._round_trips = RoundTrips()
         self._heard_at = clock()
         self._named: set[str] = set()
 
@@ -174,6 +178,8 @@ class AgentSession:
 
     async def _write(self, message: pb.FromSite) -> None:
         message.number = self._sent.next()
+        if message.HasField("heartbeat"):
+            self._beats.append(self._clock())
         await self._call.write(message)
 
     async def _write_all(self) -> None:
@@ -204,6 +210,8 @@ class AgentSession:
     def _take(self, message: pb.ToSite) -> None:
         match message.WhichOneof("content"):
             case "renewal":
+                if self._beats:  # one answer for each, in their order
+                    self._round_trips.add(self._clock() - self._beats.popleft())
                 self._site.renew(list(message.renewal.runs))
             case "order":
                 self._site.take(message.order)
@@ -223,11 +231,12 @@ class AgentSession:
     async def _beat_on(self) -> None:
         while True:
             capacity, trouble = self._site.state()
-            self.send(
-                pb.FromSite(
-                    heartbeat=pb.Heartbeat(capacity=capacity_message(capacity), trouble=trouble)
-                )
+            heartbeat = pb.Heartbeat(
+                capacity=capacity_message(capacity),
+                trouble=trouble,
+                round_trip_s=self._round_trips.shortest or 0.0,
             )
+            self.send(pb.FromSite(heartbeat=heartbeat))
             try:
                 async with asyncio.timeout(self._heartbeat_s):
                     await self._beat.wait()

@@ -17,6 +17,7 @@ from fedpilot.common.text.amounts import DASH, ago, counted, in_bytes, listed, n
 from fedpilot.common.text.plain_text import plain_line, plain_lines
 from fedpilot.fabric.terminal.words import amounts, figure, ordered
 
+from ..core.links import LinkSpeed, in_words
 from .statuses import RUNS, SITES
 
 Document = Mapping[str, Any]
@@ -70,11 +71,17 @@ def _site_facts(site: Document, now: float) -> Iterator[tuple[str, str]]:
     if crossed:
         to, back = (float(crossed.get(name, 0)) for name in ("to_site", "from_site"))
         yield "traffic", f"{in_bytes(to)} to the site, {in_bytes(back)} from it"
+    yield "link", _link(site, now)
     data = _mapping(site, "data")
     yield (
         "data sets",
         listed([plain_line(name) for name in sorted(data)]) if data else "none declared",
     )
+
+
+def _link(site: Document, now: float) -> str:
+    link = LinkSpeed.from_json(site.get("link"))
+    return "not known" if link == LinkSpeed() else in_words(link, now)
 
 
 def site_top(sites: Sequence[Document]) -> RenderableType:

@@ -35,7 +35,7 @@ class Promise:
     site: str
     vnodes: int
     link: LinkSpeed = field(default_factory=LinkSpeed)
-    """As the site declares it."""
+    """As measured, or as the site declares it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
@@ -35,16 +36,17 @@ class Link(Protocol):
 class LinkedSite:
     """A site behind a link."""
 
-    def __init__(self, name: str, link: Link) -> None:
+    def __init__(self, name: str, link: Link, speed: Callable[[], LinkSpeed] = LinkSpeed) -> None:
+        """`speed` returns what the mediator knows of the link."""
         self.name = name
-        self._link = link
+        self._link, self._speed = link, speed
 
     def prepare(self, request: GangRequest) -> Future[Answer]:
         """Reserve under a lease that ends unless `commit` follows."""
         gang = Payload(kind="gang", header=request.to_json())
         return then(
             self._link.ask("prepare", gang, key="prepare"),
-            lambda answer: promised(self.name, answer, request),
+            lambda answer: promised(self.name, answer, request, self._speed()),
         )
 
     def commit(self) -> Future[None]:
@@ -76,14 +78,20 @@ class LinkedSite:
         return then(asked, lambda _: None)
 
 
-def promised(site: str, answer: Payload, request: GangRequest) -> Answer:
-    """Parse a site's answer to a gang request; an impossible promise counts as a refusal."""
+def promised(
+    site: str, answer: Payload, request: GangRequest, link: LinkSpeed | None = None
+) -> Answer:
+    """Parse a site's answer to a gang request; an impossible promise counts as a refusal.
+
+    What the promise says of the site's link completes what is known of that.
+    """
     most = request.at_most if request.workers is None else request.workers
     match answer.kind:
         case "promised":
             vnodes = answer.header.get("vnodes")
             if type(vnodes) is int and 1 <= vnodes <= most:
-                return Promise(site, vnodes, LinkSpeed.told(answer.header.get("link")))
+                declared = LinkSpeed.told(answer.header.get("link"))
+                return Promise(site, vnodes, (link or LinkSpeed()).or_else(declared))
             return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
         case "refused":
             reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]

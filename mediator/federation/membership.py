@@ -30,7 +30,6 @@ from ..core.assignment import (
     size,
 )
 from ..core.assignment.shares import holds
-from ..core.links import LinkSpeed
 from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
@@ -76,6 +75,8 @@ class SiteMembership:
         self._quorum = SiteQuorum(to_begin=len(self._known))
         self._formed = False
         self._assignment: Assignment | None = None
+        self._pace: float | None = None
+        """Seconds per sample of a vnode, if it was known when clients were assigned."""
         self._round: tuple[Exchange | None, RoundWork] | None = None
         """What the clients were assigned by, if the costs of a round are known."""
         self._gone: dict[str, str] = {}
@@ -248,8 +249,14 @@ class SiteMembership:
         exchange: Exchange | None = None,
         work: RoundWork | None = None,
         labels: npt.NDArray[np.int64] | None = None,
+        *,
+        seconds_per_sample: float | None = None,
     ) -> Assignment:
-        """Assign every client to a site; `pinned` ones to the site of their data."""
+        """Assign every client to a site; `pinned` ones to the site of their data.
+
+        `seconds_per_sample` is the pace of a vnode, the same at all sites.
+        """
+        self._pace = seconds_per_sample
         there = self._capacities()
         self._round = None if work is None else (exchange, work)
         self._assignment = assign(self._strategy, population, there, pinned, exchange, work, labels)
@@ -272,8 +279,8 @@ class SiteMembership:
         if (found := elsewhere(index, places, there, work, exchange)) is None:
             return why
         other, added = found
-        if all(each.link == LinkSpeed() for each in there):
-            return f"{why}; no site has declared its link, so the cost of moving it is not known"
+        if not any(each.link.has_speed for each in there):
+            return f"{why}; no site's link is known, so neither is the cost of moving it"
         return f"{why}; the next best site is {other}: a round takes {added:+.3g} s there"
 
     def assign_as(self, shares: Mapping[str, Share]) -> None:
@@ -314,7 +321,10 @@ class SiteMembership:
             self._tell(site)
 
     def _capacities(self) -> list[SiteCapacity]:
-        return [SiteCapacity(p.site, p.vnodes, link=p.link) for p in self.promises.values()]
+        return [
+            SiteCapacity(promise.site, promise.vnodes, self._pace, promise.link)
+            for promise in self.promises.values()
+        ]
 
     def _open_capacities(self) -> list[SiteCapacity]:
         return [each for each in self._capacities() if each.name not in self._left_alone]

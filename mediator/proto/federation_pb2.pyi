@@ -59,7 +59,7 @@ class ToSite(_message.Message):
     def __init__(self, number: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., answer_taken: _Optional[_Union[AnswerTaken, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "site", "version", "agent", "capacity", "data_json", "held", "runs")
+    __slots__ = ("protocol", "site", "version", "agent", "capacity", "data_json", "held", "runs", "link")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class Hello(_message.Message):
     DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     site: str
     version: str
@@ -76,7 +77,22 @@ class Hello(_message.Message):
     data_json: str
     held: _containers.RepeatedCompositeFieldContainer[OrderId]
     runs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., version: _Optional[str] = ..., agent: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ..., held: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ..., runs: _Optional[_Iterable[str]] = ...) -> None: ...
+    link: Link
+    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., version: _Optional[str] = ..., agent: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ..., held: _Optional[_Iterable[_Union[OrderId, _Mapping]]] = ..., runs: _Optional[_Iterable[str]] = ..., link: _Optional[_Union[Link, _Mapping]] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("up", "down", "round_trip_s", "up_measured_at", "down_measured_at")
+    UP_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
+    UP_MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
+    DOWN_MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
+    up: float
+    down: float
+    round_trip_s: float
+    up_measured_at: float
+    down_measured_at: float
+    def __init__(self, up: _Optional[float] = ..., down: _Optional[float] = ..., round_trip_s: _Optional[float] = ..., up_measured_at: _Optional[float] = ..., down_measured_at: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "heartbeat_s", "lease_s", "piece_bytes", "largest_blob_bytes")
@@ -93,12 +109,14 @@ class Welcome(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., piece_bytes: _Optional[int] = ..., largest_blob_bytes: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("capacity", "trouble")
+    __slots__ = ("capacity", "trouble", "round_trip_s")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
     capacity: Capacity
     trouble: str
-    def __init__(self, capacity: _Optional[_Union[Capacity, _Mapping]] = ..., trouble: _Optional[str] = ...) -> None: ...
+    round_trip_s: float
+    def __init__(self, capacity: _Optional[_Union[Capacity, _Mapping]] = ..., trouble: _Optional[str] = ..., round_trip_s: _Optional[float] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("total", "free", "machines")
@@ -343,18 +361,20 @@ class Sites(_message.Message):
     def __init__(self, sites: _Optional[_Iterable[_Union[SiteStanding, _Mapping]]] = ...) -> None: ...
 
 class SiteStanding(_message.Message):
-    __slots__ = ("name", "state", "reason", "capacity", "data_json")
+    __slots__ = ("name", "state", "reason", "capacity", "data_json", "link")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DATA_JSON_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     reason: str
     capacity: Capacity
     data_json: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ...) -> None: ...
+    link: Link
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., data_json: _Optional[str] = ..., link: _Optional[_Union[Link, _Mapping]] = ...) -> None: ...
 
 class SiteAnswer(_message.Message):
     __slots__ = ("site", "answer")

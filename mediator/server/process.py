@@ -175,7 +175,7 @@ class Mediator:
         sites.orders.forget_uploads = transfers.forget
         users = (
             UserRuns(settings, runs, database, events),
-            UserSites(settings, sites, accounting, authority, database),
+            UserSites(settings, clock, sites, accounting, authority, database),
             Administration(authority, database, events, sites, lambda: self.ready.join_address),
             Questions(settings, runs, coordinators, blobs),
         )

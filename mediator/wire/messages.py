@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ..core.health import SiteState
+from ..core.links import LinkSpeed
 from ..errors import MediatorError
 from ..proto import federation_pb2 as pb
 from ..workload import Payload
@@ -82,6 +83,8 @@ class SiteStanding:
     capacity: Capacity = field(default_factory=Capacity)
     data_json: str = ""
     """What the site discloses about its data sets."""
+    link: LinkSpeed = field(default_factory=LinkSpeed)
+    """As known when the mediator last said something of the site."""
 
 
 # -- the number -----------------------------------------------------------------------------------
@@ -214,6 +217,7 @@ def standing_of(found: pb.SiteStanding) -> SiteStanding:
         reason=found.reason,
         capacity=capacity_of(found.capacity),
         data_json=found.data_json,
+        link=LinkSpeed.from_json(link_figures(found.link)),
     )
 
 
@@ -224,7 +228,18 @@ def standing_message(standing: SiteStanding) -> pb.SiteStanding:
         reason=standing.reason,
         capacity=capacity_message(standing.capacity),
         data_json=standing.data_json,
+        link=link_message(standing.link),
     )
+
+
+def link_figures(found: pb.Link) -> dict[str, float]:
+    """The figures of a link by their names; those not known are 0."""
+    return {field.name: getattr(found, field.name) for field in pb.Link.DESCRIPTOR.fields}
+
+
+def link_message(link: LinkSpeed) -> pb.Link | None:
+    """A link as a message; None if nothing is known of it."""
+    return pb.Link(**link.to_json()) if link != LinkSpeed() else None
 
 
 def check_order(order: pb.Order) -> OrderId:

@@ -110,6 +110,8 @@ def _site(site: SitePlan) -> dict[str, Any]:
             "up": _figure(site.link.up),
             "down": _figure(site.link.down),
             "round_trip_s": _figure(site.link.round_trip_s),
+            "up_measured_at": _moment(site.link.up_measured_at),
+            "down_measured_at": _moment(site.link.down_measured_at),
         },
         "kept_bytes": site.kept_bytes,
         "from": site.from_,
@@ -125,6 +127,11 @@ def _cut(cut: Cut | None) -> dict[str, Any] | None:
         "models": _figure(cut.models),
         "seconds": _figure(cut.seconds),
     }
+
+
+def _moment(value: float | None) -> int | None:
+    """Epoch seconds, whole."""
+    return None if value is None else int(value)
 
 
 def _figure(value: float | None) -> float | int | None:

@@ -57,7 +57,7 @@ def measured(
     sites: Mapping[str, Any] | None = None,
     like: str = "",
 ) -> Measured:
-    """What the rows of metrics.jsonl and of traffic.csv say; `sites` is the manifest's."""
+    """What the rows of metrics.jsonl and of traffic.csv say; `sites` are those of its plan."""
     told = sites if isinstance(sites, Mapping) else {}
     looked_at = _after_the_first(rows)
     numbers = {row["round"] for row in looked_at}
@@ -88,14 +88,7 @@ def measured(
 
 def link_of(document: Any) -> LinkSpeed:
     """The link in a site's document; nothing is known of what is missing there, or no amount."""
-    link = document.get("link") if isinstance(document, Mapping) else None
-    told = link if isinstance(link, Mapping) else {}
-    up, down, trip = (told.get(name) for name in ("up", "down", "round_trip_s"))
-    return LinkSpeed(
-        up=float(up) if _is_amount(up) and up > 0 else None,
-        down=float(down) if _is_amount(down) and down > 0 else None,
-        round_trip_s=float(trip) if _is_amount(trip) else None,
-    )
+    return LinkSpeed.from_json(document.get("link") if isinstance(document, Mapping) else None)
 
 
 def pace_of(document: Any) -> float | None:

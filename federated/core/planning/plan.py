@@ -242,18 +242,9 @@ def capacities(
     for name, count in sorted(vnodes.items()):
         site = known.get(name, PlannedSite(name=name))
         pace = usual if site.seconds_per_sample is None else site.seconds_per_sample
-        link = _either(site.link, links.get(name, LinkSpeed()))
+        link = site.link.or_else(links.get(name, LinkSpeed()))
         made.append(SiteCapacity(name, count, pace, link))
     return tuple(made)
-
-
-def _either(known: LinkSpeed, measured: LinkSpeed) -> LinkSpeed:
-    """What is known of a link, completed by what an earlier run measured."""
-    return LinkSpeed(
-        up=measured.up if known.up is None else known.up,
-        down=measured.down if known.down is None else known.down,
-        round_trip_s=measured.round_trip_s if known.round_trip_s is None else known.round_trip_s,
-    )
 
 
 def _costs(
@@ -313,7 +304,7 @@ def _site_plan(
 def _is_timed(costs: Sequence[RoundCost], sites: Sequence[SiteCapacity]) -> bool:
     """Whether anything is known that takes time."""
     paced = any(site.seconds_per_sample is not None for site in sites)
-    linked = any(site.link != LinkSpeed() for site in sites)
+    linked = any(site.link.has_speed for site in sites)
     counted = any(part.samples is not None for part in costs[0].sites)
     return (paced and counted) or linked
 

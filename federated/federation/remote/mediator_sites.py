@@ -26,7 +26,8 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.core.health import SiteState, works
-from fedpilot.mediator.wire.messages import SiteStanding
+from fedpilot.mediator.core.links import LinkSpeed
+from fedpilot.mediator.wire.messages import SiteStanding, check_site
 
 from ...config.schema import RunConfig
 from ...config.telling import at_sites
@@ -159,7 +160,11 @@ class MediatorSites(SiteSource):
                 self._site(name).release()
 
     def _site(self, name: str) -> LinkedSite:
-        return LinkedSite(name, self._connection.link(name))
+        def speed() -> LinkSpeed:
+            standing = self._connection.sites.get(check_site(name))
+            return LinkSpeed() if standing is None else standing.link
+
+        return LinkedSite(name, self._connection.link(name), speed)
 
     def told(self, spec: Payload) -> Payload:
         """A site's spec of the federation, with the code that came with the run."""

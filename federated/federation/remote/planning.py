@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -19,6 +20,7 @@ from ...prepare.gang_request import gang_request
 from ...prepare.user_code import code_here
 from ...prepare.user_sources import import_paths
 from ..run_folder.folder import RunFolder, find_run
+from ..runs.run_plan import FILE
 from ..setup.loaded_config import LoadedConfig, inputs_of, read_config
 from ..setup.planning import fitting, inputs_of_plan
 from ..sites.planned_sites import planned_here
@@ -87,18 +89,27 @@ def plan_file(
 def measured_in(config: RunConfig, run: str) -> Measured:
     """What an earlier run measured, by its id or its folder; raises RunRefused."""
     folder = RunFolder(find_run(Path(config.outputs.folder), run, path_first=True))
-    manifest, before = folder.known_manifest(), load_config(folder.path / "config.yaml")
+    before = load_config(folder.path / "config.yaml")
     found = measured(
         folder.run_id,
         folder.rows(),
         folder.traffic(),
         epochs=before.training.number_of_epochs,
-        sites=manifest.get("sites"),
+        sites=_sites_of_plan(folder),
         like=_other(before, config),
     )
     if _moves(before) != _moves(config):
         return replace(found, model_bytes=None, sum_bytes=None)
     return found
+
+
+def _sites_of_plan(folder: RunFolder) -> dict[str, Any]:
+    """The sites of a run's plan, by name; none without a plan that can be read."""
+    try:
+        plan = json.loads((folder.path / FILE).read_text())
+        return {str(site["name"]): site for site in plan["sites"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _other(before: RunConfig, now: RunConfig) -> str:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpilot.common.terminal.layout import named, ruled
-from fedpilot.common.text.amounts import DASH, brief, counted, duration, in_bytes, in_rate, listed
-from fedpilot.mediator.core.links import LinkSpeed
+from fedpilot.common.text.amounts import DASH, brief, counted, duration, in_bytes, listed
+from fedpilot.mediator.core.links import LinkSpeed, in_words
 
 from ...core.planning.plan import Cut, Plan, SitePlan
 
@@ -19,10 +19,10 @@ SITES_SHOWN = 40
 """Rows of sites; the others are summed in the last row."""
 
 
-def plan_table(plan: Plan, config: Path) -> RenderableType:
-    """A row for each site, and the facts about the run."""
+def plan_table(plan: Plan, config: Path, now: float) -> RenderableType:
+    """A row for each site, and the facts about the run; `now` in epoch seconds."""
     facts = named()
-    for name, value in _facts(plan):
+    for name, value in _facts(plan, now):
         facts.add_row(name, Text(value))
     return Group(Text(_headline(plan, config), "bold"), Text(), _sites(plan), Text(), facts)
 
@@ -77,7 +77,7 @@ def _sums(sites: Sequence[SitePlan]) -> Iterator[str]:
     yield ""
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, now: float) -> Iterator[tuple[str, str]]:
     yield from _round(plan)
     yield from _graph(plan)
     if len(plan.sites) > 1 and plan.assignment.strategy:
@@ -88,7 +88,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "residency", f"{whose} clients stay at the sites of their data"
     yield "memory", _memory(plan)
     yield "pace", _pace(plan)
-    yield "links", _links(plan)
+    yield "links", _links(plan, now)
     places = sorted({site.from_ for site in plan.sites if site.from_})
     yield "sites", "; ".join(_whose(plan, place) for place in places)
 
@@ -161,23 +161,15 @@ def _pace(plan: Plan) -> str:
     return "; ".join([words, *([f"as declared or measured: {listed(own)}"] if own else [])])
 
 
-def _links(plan: Plan) -> str:
-    known = [f"{site.site} {_link(site.link)}" for site in plan.sites if site.link != LinkSpeed()]
-    unknown = [site.site for site in plan.sites if site.link == LinkSpeed()]
+def _links(plan: Plan, now: float) -> str:
+    there = [site for site in plan.sites if site.link != LinkSpeed()]
+    known = [f"{site.site} {in_words(site.link, now)}" for site in there]
+    unknown = [site.site for site in plan.sites if not site.link.has_speed]
     if not known:
         return "not known, so transfers count as free"
     if unknown:
-        known.append(f"{listed(unknown)} not known, counted as free")
+        known.append(f"the speeds of {listed(unknown)} are not known, and count as free")
     return "; ".join(known)
-
-
-def _link(link: LinkSpeed) -> str:
-    parts = []
-    for name, rate in (("up", link.up), ("down", link.down)):
-        parts.append(f"{name} {DASH if rate is None else in_rate(rate)}")
-    if link.round_trip_s is not None:
-        parts.append(f"round trip {brief(link.round_trip_s)}")
-    return ", ".join(parts)
 
 
 def _whose(plan: Plan, place: str) -> str:

@@ -21,6 +21,7 @@ from ...prepare.gang_request import gang_request, object_store_bytes
 from ..events import EventBus
 from ..setup.global_model import CurrentModel
 from ..setup.loaded_config import LoadedConfig
+from ..setup.planning import inputs_of_plan
 from .event_relay import EventRelay
 from .lifetime import Lifetime
 from .sources import SiteSource, StartedRun
@@ -112,14 +113,19 @@ class GangSession:
         from ...prepare.topology import lasting_exchange_of
 
         union, exchange = loaded.inputs.union, None
+        work = pace = None
         if len(promises) > 1:
             exchange = lasting_exchange_of(config, loaded.inputs.graphs)
+        if exchange is not None:
+            work = loaded.inputs.round_work(config)
+            pace = inputs_of_plan(loaded, self.name).pace.value
         mediator.membership.assign(
             loaded.inputs.population,
             None if union is None else union.pinned,
             exchange,
-            None if exchange is None else loaded.inputs.round_work(config),
+            work,
             loaded.inputs.labels,
+            seconds_per_sample=pace,
         )
         specs = {site: self.spec_of(site) for site in self.sites}
         self._life.check()

@@ -167,16 +167,16 @@ class LinkSection(Strict):
     """The site's link to the mediator, which decides which clients exchange over it."""
 
     up: Rate | None = None
-    """How fast the site sends, such as `100 Mbit/s`; left out: not known, which counts as free."""
+    """How fast the site sends, such as `100 Mbit/s`; counts until it is measured."""
     down: Rate | None = None
-    """How fast the site receives, such as `1 Gbit/s`; left out: not known, which counts as free."""
+    """How fast the site receives, such as `1 Gbit/s`; counts until it is measured."""
 
 
 class SiteFile(Strict):
     """`site.yaml`."""
 
     link: LinkSection = LinkSection()
-    """The site's link to the mediator. The agent tells runs of it that reserve workers here."""
+    """The site's link to the mediator. What is neither declared nor measured counts as free."""
     datasets: dict[Name, DatasetSection] = Field(default_factory=dict)
     """The declared data sets, by name."""
 

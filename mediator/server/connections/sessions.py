@@ -194,7 +194,9 @@ class SiteSessions:
                     return
                 beat = message.heartbeat
                 self._accounting.session(name, Direction.FROM_SITE, nbytes)
-                runs = sites.heartbeat(name, capacity_of(beat.capacity), beat.trouble)
+                runs = sites.heartbeat(
+                    name, capacity_of(beat.capacity), beat.trouble, beat.round_trip_s
+                )
                 self._send(session, pb.ToSite(renewal=pb.Renewal(runs=runs)))
             case "taken":
                 sites.orders.taken(name, order_id(message.taken.id), nbytes)

@@ -56,6 +56,7 @@ class OrderDispatcher:
     _order_blobs: OrderBlobs
     _moved: Callable[[SiteEntry], None]
     """Called with a site when bytes of a blob have crossed its link."""
+    _clock: Callable[[], float]
     _commands: dict[OrderId, asyncio.Future[pb.Answer]] = field(default_factory=dict)
     forget_uploads: ForgetUploads = lambda run, *, site="", key="": None
     """Called when the blobs of a run or an order are no longer needed."""
@@ -64,6 +65,7 @@ class OrderDispatcher:
 
     def reconnected(self, entry: SiteEntry, hello: pb.Hello) -> None:
         """Compare the orders that a site holds with the open ones when its session begins."""
+        entry.link.broken()
         held = [OrderId(RunId(each.run), each.key) for each in hello.held]
         found = entry.orders.connected(held, lambda id: self._attached.goes_on(id.run), ADOPTED)
         for released in found.released:
@@ -91,6 +93,7 @@ class OrderDispatcher:
 
         Among these orders may be a prepare or a release: whether it was carried out is not known.
         """
+        entry.link.broken()
         entry.owed |= entry.holding.keys() - {COMMANDS}
         entry.holding.clear()
         failure = told(SiteLost(entry.name, entry.standing.reason))
@@ -119,7 +122,7 @@ class OrderDispatcher:
             message = pb.ToSite(order=order.message)
             entry.orders.sent(order.key)
             if blob_of(order):
-                self._order_blobs.set_out(entry.name, order.key)
+                self._set_out(entry, order.key, Direction.TO_SITE)
             self._book(entry, order, Direction.TO_SITE, message.ByteSize())
             entry.session.send(message)
 
@@ -208,7 +211,7 @@ class OrderDispatcher:
             unasked = f"no coordinator has asked for order {id.key} of run {id.run} yet"
             return f"{unasked}: bring its blob later"
         self._order_blobs.expect(entry.name, id, blob)
-        self._order_blobs.set_out(entry.name, id)
+        self._set_out(entry, id, Direction.FROM_SITE)
         return ""
 
     def book_blob(self, name: str, direction: Direction, digest: str, nbytes: int) -> None:
@@ -217,6 +220,7 @@ class OrderDispatcher:
         if entry is None:
             return
         self._moved(entry)
+        entry.link.moved(direction, nbytes, self._clock())
         if direction is Direction.TO_SITE:
             order = entry.orders.naming(digest)
         else:
@@ -229,8 +233,14 @@ class OrderDispatcher:
             seconds = self._order_blobs.got_further(entry.name, order.key)
             self._took(entry, order, nbytes, seconds)
 
+    def _set_out(self, entry: SiteEntry, id: OrderId, direction: Direction) -> None:
+        """Record that an order's blob, or its answer's, starts across the site's link."""
+        self._order_blobs.set_out(entry.name, id)
+        entry.link.set_out(direction, id, self._clock())
+
     def _arrived(self, entry: SiteEntry, order: OpenOrder, nbytes: int) -> None:
         """Count a message that shows that an order's blob has arrived, and the blob's seconds."""
+        entry.link.arrived(order.key, self._clock())
         self._book(entry, order, Direction.FROM_SITE, nbytes)
         self._took(entry, order, 0, self._order_blobs.arrived(entry.name, order.key))
 
@@ -343,6 +353,7 @@ class OrderDispatcher:
             self._acknowledge(entry, id)
 
     def _let_go(self, entry: SiteEntry, id: OrderId) -> None:
+        entry.link.arrived(id, self._clock())
         if self._order_blobs.brought(entry.name, id):
             self.forget_uploads(id.run, site=entry.name, key=id.key)
         self._order_blobs.let_go(entry.name, id)

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from ...core.exchange import OpenRequest, Requester
 from ...core.health import SiteHealth, SiteState
+from ...core.links import LinkRecord
 from ...errors import NoSuchSite
 from ...proto import federation_pb2 as pb
 from ...wire.messages import Capacity, OrderId, RunId, SiteName, id_message
@@ -101,6 +102,7 @@ class SiteEntry:
     agent: str = ""
     version: str = ""
     removed: bool = False
+    link: LinkRecord = field(default_factory=LinkRecord)
     session: AgentLink | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
     holding: dict[RunId, int] = field(default_factory=dict)

@@ -15,9 +15,17 @@ from dataclasses import InitVar, dataclass, field, replace
 from fedpilot.common.text.plain_text import one_line
 
 from ...core.health import SiteEvent, SiteHealth, SiteState, Wish, after, due, joined, works
+from ...core.links import LinkSpeed
 from ...proto import federation_pb2 as pb
 from ...wire.blobs.store import BlobStore
-from ...wire.messages import Capacity, RunId, SiteName, SiteStanding, standing_message
+from ...wire.messages import (
+    Capacity,
+    RunId,
+    SiteName,
+    SiteStanding,
+    link_figures,
+    standing_message,
+)
 from ..events import EventLog
 from ..settings import ServerSettings
 from ..store import SiteRecord
@@ -57,7 +65,7 @@ class SiteRegistry:
         self._ticked_at = self._clock()
         kept = OrderBlobs(blobs, self._clock)
         self.orders = OrderDispatcher(
-            self.table, self._attached, accounting, blobs, kept, self._moved
+            self.table, self._attached, accounting, blobs, kept, self._moved, self._clock
         )
 
     async def load(self) -> None:
@@ -105,6 +113,7 @@ class SiteRegistry:
         entry.session = session
         new_data = entry.data_json != hello.data_json
         entry.capacity, entry.data_json = capacity, hello.data_json
+        entry.link.declared = LinkSpeed.told(link_figures(hello.link))
         entry.agent, entry.version = hello.agent, hello.version
         entry.removed = False
         self.orders.reconnected(entry, hello)
@@ -120,12 +129,15 @@ class SiteRegistry:
         if entry is not None and entry.session is session:
             entry.session = None
 
-    def heartbeat(self, name: SiteName, capacity: Capacity, trouble: str) -> list[RunId]:
+    def heartbeat(
+        self, name: SiteName, capacity: Capacity, trouble: str, round_trip_s: float = 0.0
+    ) -> list[RunId]:
         """Take a site's heartbeat; return the runs whose leases there go on.
 
         News for coordinators counts once per heartbeat interval; earlier news must be repeated.
         """
         entry, now = self.table.entry(name), self._clock()
+        entry.link.round_trip(round_trip_s)
         event, reason = SiteEvent.HEARD, "it is in contact again"
         if trouble:
             event, reason = SiteEvent.TROUBLED, one_line(trouble, LONGEST_REASON)
@@ -209,7 +221,7 @@ class SiteRegistry:
         messages, size = [pb.Sites()], 0
         entries = self.table if names is None else map(self.table.entry, sorted(names))
         for entry in entries:
-            told_ = _standing(entry)
+            told_ = _standing(entry, self._clock())
             size += told_.ByteSize()
             if size > TOLD_TOGETHER_BYTES and messages[-1].sites:
                 messages.append(pb.Sites())
@@ -279,7 +291,7 @@ def _record(entry: SiteEntry) -> SiteRecord:
     )
 
 
-def _standing(entry: SiteEntry) -> pb.SiteStanding:
+def _standing(entry: SiteEntry, now: float) -> pb.SiteStanding:
     """A site's standing for coordinators, without its data once it has left."""
     left = entry.standing.state is SiteState.LEFT
     return standing_message(
@@ -289,5 +301,6 @@ def _standing(entry: SiteEntry) -> pb.SiteStanding:
             reason=entry.standing.reason,
             capacity=entry.capacity,
             data_json="" if left else entry.data_json,
+            link=entry.link.known(now),
         )
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.health import SiteEvent, SiteState
@@ -37,6 +38,7 @@ class UserSites:
     """Serves the methods of UserService about sites."""
 
     _settings: ServerSettings
+    _clock: Callable[[], float]
     _sites: SiteRegistry
     _accounting: TrafficAccounting
     _authority: Authority
@@ -122,6 +124,7 @@ class UserSites:
                 "runs": sorted(run for run in entry.holding if run),
                 "orders": len(entry.orders.open),
                 "bytes": self._accounting.total(entry.name),
+                "link": entry.link.known(self._clock()).to_json(),
                 "removed": standing.state is SiteState.LEFT,
             },
             ensure_ascii=False,  # no longer than the site's own text

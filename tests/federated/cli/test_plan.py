@@ -136,6 +136,12 @@ def test_a_run_writes_its_plan_and_the_next_plan_takes_what_it_measured() -> Non
     assert other["sources"]["pace"].endswith("with another model")
     assert other["sources"]["bytes"] == "tensors, without headers"
     assert "run before took" in invoke("plan", "ring.yaml", "--like", "before").stdout
+    plan["sites"][0]["link"]["up"] = 5.0
+    (folder / "plan.json").write_text(json.dumps(plan))
+    east = ["--add-site", "east:workers=1", "--remove-site", "local"]
+    assert planned("--like", "before", *east)["sites"][0]["link"]["up"] == 5
+    (folder / "plan.json").write_text("{")
+    assert planned("--like", "before", *east)["sites"][0]["link"]["up"] is None
 
 
 @pytest.mark.parametrize("spoilt", ["", "{", "[]", "{}", '{"sites": 3}'])
@@ -164,17 +170,24 @@ def test_a_mediators_sites_are_those_with_which_a_run_would_begin(served: Served
     served.service.sites = {
         name: a_site(name, **facts)
         for name, facts in {
-            "oslo": {"link": {"up": 1e6, "down": 2e6}},
+            "oslo": {"link": {"up": 1e6, "down": 2e6, "down_measured_at": 1e9 + 0.5}},
             "bern": {"capacity": {"total": {"CPU": 4.0}, "machines": 1}},
             "paris": {"state": "cordoned"},
         }.items()
     }
     found = planned(*served.options, "--set", "resources.workers=auto")
     assert [(s["name"], s["vnodes"]) for s in found["sites"]] == [("bern", 4), ("oslo", 8)]
-    assert found["sites"][1]["link"] == {"up": 1_000_000, "down": 2_000_000, "round_trip_s": None}
+    assert found["sites"][1]["link"] == {
+        **{"up": 1_000_000, "up_measured_at": None},
+        **{"down": 2_000_000, "down_measured_at": 1_000_000_000},
+        "round_trip_s": None,
+    }
     assert found["sites"][0]["from"] == f"the mediator at {served.address}"
     asked = {method for method, _ in served.service.asked}
     assert asked == {"list_sites"}, "nothing is submitted"
+    text = " ".join(invoke("plan", "ring.yaml", *served.options).stdout.split())
+    assert "oslo up 1 MB/s (declared), down 2 MB/s (measured" in text
+    assert "the speeds of bern are not known, and count as free" in text
     few = invoke("plan", "ring.yaml", *served.options, "--set", "sites=3")
     assert few.exit_code == 3
     assert "--set sites.count=2" in few.stderr

@@ -20,7 +20,7 @@ from fake_mediator import FakeMediator, fake_mediator
 from fedpilot.mediator.agent.runner.process import RunnerProcess
 from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.wire.failures import error_of
-from fedpilot.mediator.wire.messages import payload_of
+from fedpilot.mediator.wire.messages import link_figures, payload_of
 from site_agents import PARIS, QUICK, running
 
 
@@ -53,6 +53,22 @@ def test_a_promise_names_the_declared_link(tmp_path: Path) -> None:
             header = json.loads(answer.done.header_json)
             assert header["link"] == {"up": 1e6}
             assert header["vnodes"] >= 1
+
+    played(tmp_path, play)
+
+
+def test_a_site_says_what_its_admin_declares_of_its_link_and_how_long_heartbeats_take(
+    tmp_path: Path,
+) -> None:
+    async def play(lab: Lab) -> None:
+        async with running(lab.agent(link=LinkSpeed(up=1e6))):
+            session = await lab.mediator.next_session()
+            assert link_figures(session.hello.link)["up"] == 1e6
+            first = await session.wait_for("heartbeat")
+            assert first.round_trip_s == 0.0
+            while not (beat := await session.wait_for("heartbeat")).round_trip_s:
+                pass
+            assert 0 < beat.round_trip_s < 60
 
     played(tmp_path, play)
 

@@ -70,9 +70,9 @@ def test_no_sites_is_no_error(served: Served) -> None:
 
 
 def test_one_site_is_shown_with_all_that_is_known(served: Served) -> None:
-    served.service.sites["paris"]["data"] = {"scans": {"clients": 3}}
+    served.service.sites["paris"] |= {"data": {"scans": {"clients": 3}}, "link": {"up": 1e6}}
     text = invoke(served, "site", "show", "paris").stdout
-    for part in ("paris", "base", "scans", "1 KB to the site", "500 B from it"):
+    for part in ("paris", "base", "scans", "1 KB to the site", "500 B from it", "up 1 MB/s"):
         assert part in text
     assert (
         document(invoke(served, "site", "show", "paris", "--json")) == served.service.sites["paris"]

@@ -67,3 +67,10 @@ def test_a_promise_names_the_link_of_its_site(said: object, link: LinkSpeed) -> 
     header = {"vnodes": 1} if said is None else {"vnodes": 1, "link": said}
     told = promised("s", Payload(kind="promised", header=header), REQUEST)
     assert told == Promise("s", 1, link)
+
+
+def test_what_the_mediator_knows_of_a_link_wins_over_the_promise() -> None:
+    known = LinkSpeed(up=3.0, up_measured_at=9.0)
+    answer = Payload(kind="promised", header={"vnodes": 1, "link": {"up": 1e6, "down": 5}})
+    told = promised("s", answer, REQUEST, known)
+    assert told == Promise("s", 1, LinkSpeed(up=3.0, up_measured_at=9.0, down=5.0))

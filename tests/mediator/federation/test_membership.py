@@ -16,7 +16,7 @@ from fedpilot.mediator import (
     ReservationRefused,
     RunnersSpent,
 )
-from fedpilot.mediator.core.assignment import Exchange, RoundWork
+from fedpilot.mediator.core.assignment import Exchange, RoundWork, size
 from fedpilot.mediator.core.links import LinkSpeed
 
 
@@ -137,9 +137,38 @@ def test_clients_are_assigned_by_the_links_that_sites_promise() -> None:
     assert "next best" not in mediator.membership.explain(4)
 
 
+@pytest.mark.parametrize(
+    ("pace", "clients"),
+    [
+        pytest.param(None, {"a": 31, "b": 29}, id="a slow link costs a site clients"),
+        pytest.param(1.0, {"a": 30, "b": 30}, id="but not where computation takes much longer"),
+    ],
+)
+def test_clients_are_assigned_by_links_and_paces(
+    pace: float | None, clients: dict[str, int]
+) -> None:
+    mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    there, fast = mediator.membership.promises, LinkSpeed(up=1e3, down=1e3)
+    slow = LinkSpeed(up=10.0, down=10.0)
+    links = {"a": fast, "b": slow}
+    mediator.membership.form({s: replace(p, link=links[s]) for s, p in there.items()})
+    ends = np.random.default_rng(1).integers(0, 60, (150, 2))
+    found = mediator.membership.assign(
+        60,
+        exchange=Exchange.between(*ends.T),
+        work=RoundWork(model_bytes=10, samples=np.full(60, 100)),
+        seconds_per_sample=pace,
+    )
+    assert {site: size(share) for site, share in found.shares.items()} == clients
+
+
 def test_without_links_another_site_has_no_price() -> None:
     mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
     mediator.reserve(REQUEST)
+    trip = LinkSpeed(round_trip_s=0.5)
+    promises = mediator.membership.promises
+    mediator.membership.form({s: replace(p, link=trip) for s, p in promises.items()})
     exchange = Exchange.between(np.array([0]), np.array([1]))
     mediator.membership.assign(2, exchange=exchange, work=RoundWork(model_bytes=10))
-    assert "the cost of moving it is not known" in mediator.membership.explain(0)
+    assert "no site's link is known" in mediator.membership.explain(0)

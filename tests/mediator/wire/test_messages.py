@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.health import SiteState
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire import messages
 from fedpilot.mediator.wire.blobs.blob import Blob
@@ -176,17 +177,32 @@ def test_capacities_that_are_none_are_refused(capacity: pb.Capacity) -> None:
 resources = st.dictionaries(st.text(max_size=20), st.floats(0, 1e12), max_size=5)
 
 
-@given(resources, resources, st.integers(0, 1000), st.sampled_from(SiteState), st.text())
+figures = st.none() | st.floats(1e-6, 1e12)
+
+
+@given(
+    resources,
+    resources,
+    st.integers(0, 1000),
+    st.sampled_from(SiteState),
+    st.text(),
+    st.builds(LinkSpeed, up=st.floats(1, 1e9), up_measured_at=figures, round_trip_s=figures),
+)
 def test_standings_survive_the_way(
     total: dict[str, float],
     free: dict[str, float],
     machines: int,
     state: SiteState,
     reason: str,
+    link: LinkSpeed,
 ) -> None:
-    capacity = Capacity(total=total, free=free, machines=machines)
     standing = SiteStanding(
-        name=SiteName("paris"), state=state, reason=reason, capacity=capacity, data_json="{}"
+        name=SiteName("paris"),
+        state=state,
+        reason=reason,
+        capacity=Capacity(total=total, free=free, machines=machines),
+        data_json="{}",
+        link=link,
     )
     sent = messages.standing_message(standing).SerializeToString()
     assert messages.standing_of(pb.SiteStanding.FromString(sent)) == standing

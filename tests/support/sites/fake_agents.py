@@ -82,6 +82,8 @@ class FakeAgent:
         self.address = address
         self.blobs = BlobStore(folder, 1 << 30)
         self.trouble = ""
+        self.link: pb.Link | None = None
+        self.round_trip_s = 0.0
         self.capacity = Capacity(total={"CPU": 4.0}, free={"CPU": 4.0}, machines=1)
         self.silent = False
         """Whether it speaks, while the connection stands."""
@@ -223,6 +225,7 @@ class FakeAgent:
             capacity=capacity_message(self.capacity),
             data_json=self._data_json,
             held=[id_message(each) for each in self.held],
+            link=self.link,
         )
 
     async def _beat(self, every_s: float) -> None:
@@ -230,7 +233,9 @@ class FakeAgent:
             await asyncio.sleep(every_s)
             if not self.silent and not (self.blobs_only and self._bringing):
                 capacity = capacity_message(self.capacity)
-                beat = pb.Heartbeat(capacity=capacity, trouble=self.trouble)
+                beat = pb.Heartbeat(
+                    capacity=capacity, trouble=self.trouble, round_trip_s=self.round_trip_s
+                )
                 self._outgoing.put_nowait(pb.FromSite(heartbeat=beat))
 
     async def _send_all(self, send: Callable[[pb.FromSite], Awaitable[None]]) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from fedpilot.federated.prepare.user_code import code_here
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.core.health import SiteState
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.federation.futures import done
 from fedpilot.mediator.wire.messages import SiteName, SiteStanding
 from real_ray import eventually
@@ -139,6 +141,15 @@ def test_a_site_that_joins_takes_the_place_of_one_that_is_lost(
     connection.set("bergen", SiteState.READY)
     run.has("bergen", "oslo", "paris")
     assert run.passed == {}
+
+
+def test_a_promise_has_the_link_that_the_mediator_knows(tmp_path: Path, undo: ExitStack) -> None:
+    connection, link = three(), LinkSpeed(up=3.0, up_measured_at=9.0)
+    connection.sites[SiteName("oslo")] = replace(connection.sites[SiteName("oslo")], link=link)
+    run = Run(connection, tmp_path / "members.json", undo, again=False)
+    promises = run.mediator.membership.promises
+    assert promises["oslo"].link == link
+    assert promises["paris"].link == LinkSpeed()
 
 
 def test_a_run_goes_on_after_a_restart_with_the_sites_that_it_had(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedpilot.mediator.core.health import joined
+from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.errors import AnswerUnreadable
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -100,6 +101,7 @@ class World:
             self.blobs,
             OrderBlobs(self.blobs, lambda: self.now),
             lambda entry: self.moved.append(entry.name),
+            lambda: self.now,
         )
 
     def hello(self, *runs: RunId, held: tuple[OrderId, ...] = ()) -> None:
@@ -205,6 +207,29 @@ def test_a_coordinator_is_told_how_long_models_and_sums_take_over_a_link(world: 
     assert (took.round, took.site, took.bytes, took.seconds) == (3, PARIS, 900, 12.0)
     assert world.moved == [PARIS] * 3
     assert not told_of(world).links, "it is told once"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "over another session"])
+def test_a_sites_link_is_measured_by_what_crosses_it(world: World, again: bool) -> None:
+    large = 5 << 20
+    model = world.blobs.adopt(written(world.blobs.folder / "model", b"m" * 300))
+    order = pb.Order(id=id_message(ID), verb="work", round=3)
+    order.blob.CopyFrom(pb.Blob(digest=model.digest, size=model.size))
+    world.dispatcher.ask(PARIS, order, ID)
+    world.now = 2.0
+    world.dispatcher.book_blob(PARIS, Direction.TO_SITE, model.digest, large)
+    if again:
+        world.hello()
+    world.now = 4.0
+    world.dispatcher.taken(PARIS, ID, 10)
+    assert world.dispatcher.refuses_push(PARIS, ID, BLOB) == ""
+    world.now = 12.0
+    world.dispatcher.book_blob(PARIS, Direction.FROM_SITE, BLOB.digest, large)
+    world.dispatcher.withdraw(PARIS, ID)
+    down = {} if again else {"down": large / 4, "down_measured_at": 4.0}
+    found = LinkSpeed(up=large / 8, up_measured_at=12.0, **down)
+    assert world.site.link.known(12.0) == found
+    assert not world.site.link._meters[Direction.TO_SITE]._under_way
 
 
 def test_blobs_of_orders_that_nobody_has_asked_for_are_let_go_with_them(world: World) -> None:

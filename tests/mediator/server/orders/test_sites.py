@@ -24,6 +24,7 @@ from fedpilot.mediator.workload import Payload
 from mediators import QUICK, Here, eventually, mediating, refused, run
 
 Code = grpc.StatusCode
+TRIP = "round_trip_s"
 
 
 def test_a_site_falls_silent_is_lost_and_comes_back(tmp_path: Path) -> None:
@@ -75,8 +76,38 @@ def test_a_site_whose_link_its_answer_fills_is_there(tmp_path: Path) -> None:
                 assert (await here.ended("run", 60))["status"] == "finished"
             (answer,) = [each for each in here.seen("run") if each["what"] == "answer"]
             assert answer["sum"] == pytest.approx(sum(range(1, 200_001)))
+            link = (await here.state("paris", "ready"))["link"]
+            assert 0 < link["up"] <= 400_000, "as fast as the wire, or slower"
+            assert "up_measured_at" in link
             states = [each["state"] for each in await here.events() if each.get("site")]
             assert "lost" not in states
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("told", "link"),
+    [
+        pytest.param(
+            pb.Link(up=1e6, down=2e6, up_measured_at=7.0),
+            {"up": 1e6, "down": 2e6, TRIP: 0.25},
+            id="as it declares it",
+        ),
+        pytest.param(pb.Link(up=-1.0, down=float("inf")), {TRIP: 0.25}, id="nonsense"),
+        pytest.param(None, {TRIP: 0.25}, id="nothing"),
+    ],
+)
+def test_a_sites_link_is_known_from_what_it_says(
+    tmp_path: Path, told: pb.Link | None, link: dict[str, float]
+) -> None:
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here:
+            paris = here.agent("paris")
+            paris.link, paris.round_trip_s = told, 0.25
+            async with paris:
+                while not (found := (await here.state("paris", "ready"))["link"]).get(TRIP):
+                    await asyncio.sleep(0.02)  # until the first heartbeat
+                assert found == link
 
     run(test())
 
