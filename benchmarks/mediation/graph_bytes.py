@@ -3,8 +3,9 @@
 Counted at the network interfaces of hosts that are namespaces, headers, TLS and heartbeats
 included, from a run's submission to its end. One k-connected graph is run three times at the same
 sites: as `locality` divides it, under `round_robin`, and with all clients at one site, so that no
-edge crosses. An idle period before them says what heartbeats alone move. Needs root, iproute2 and
-iptables.
+edge crosses. An idle period before them says what heartbeats alone move. `--megabits` times rounds
+instead, with one site behind a link of so much: the mediator measures it in a first run, and the
+plan of the second one has the measured speeds. Needs root, iproute2 and iptables.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import csv
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +64,7 @@ HOME_MB = 512
 
 def bytes_of_runs(clients: int, rounds: int) -> Run:
     """What crosses the uplinks of three sites while each of the runs goes on."""
-    from fleet import fleet
-
-    with fleet(*SITES, home_mb=HOME_MB) as here:
-        (here.folder / "one_site.py").write_text(ONE_SITE)
-        for site in SITES:
-            here.join(site)
-        here.until(dict.fromkeys(SITES, "ready"), 120)
+    with _joined() as here:
         began, before = time.perf_counter(), _crossed(here)
         time.sleep(IDLE_S)
         idle = _since(here, before)
@@ -80,6 +76,37 @@ def bytes_of_runs(clients: int, rounds: int) -> Run:
                 name: _one_run(here, name, assignment, clients, rounds)
                 for name, assignment in ASSIGNMENTS.items()
             },
+        }
+
+
+@contextmanager
+def _joined() -> Iterator[Any]:
+    """Three sites that are ready."""
+    from fleet import fleet
+
+    with fleet(*SITES, home_mb=HOME_MB) as here:
+        (here.folder / "one_site.py").write_text(ONE_SITE)
+        for site in SITES:
+            here.join(site)
+        here.until(dict.fromkeys(SITES, "ready"), 120)
+        yield here
+
+
+def seconds_over(megabits: int, clients: int, rounds: int) -> Run:
+    """Rounds with one site behind a slow link: before it was measured, and after."""
+    with _joined() as here:
+        slow = SITES[-1]
+        here.sites[slow].limit(megabits, both_ways=True)
+        runs = {
+            name: _one_run(here, name, "locality", clients, rounds)
+            for name in ("not measured", "measured")
+        }
+        return {
+            "megabits": megabits,
+            "clients": clients,
+            "rounds": rounds,
+            "link": here.ask("site", "show", slow)["link"],
+            **runs,
         }
 
 
@@ -103,13 +130,15 @@ def _one_run(here: Any, name: str, assignment: str, clients: int, rounds: int) -
     crossed = _since(here, before)
     folder = here.folder / "hub" / "runs" / run
     plan = json.loads((folder / "plan.json").read_text())
+    beside = json.loads((folder / "manifest.json").read_text())["plan"]
     return {
         "run_s": time.perf_counter() - began,
         "foreseen_bytes": _whole(foreseen),
         "planned_bytes": _whole(plan),
         "crossed_bytes": crossed,
         "exchange_bytes": _booked(folder, EXCHANGE),
-        "beside": json.loads((folder / "manifest.json").read_text())["plan"]["sites"],
+        "beside": beside["sites"],
+        "round_s": beside["seconds"],
         "models": plan["graph"]["cut"]["models"],
         "digest": last["digest"],
     }
@@ -159,6 +188,11 @@ def payload_of_plan(run: Mapping[str, Any]) -> float:
     return float(found / planned)
 
 
+def seconds_of_plan(run: Mapping[str, Any]) -> float:
+    """Seconds of a round, as a part of those of the plan; the first is left out."""
+    return float(run["round_s"]["measured"] / run["round_s"]["planned"])
+
+
 HEADER = (
     *("a run", "models that cross", "exchange, MB", "planned, MB", "crossed, MB"),
     *("crossed ÷ planned", "traffic.csv ÷ planned", "of round robin", "runs"),
@@ -188,10 +222,32 @@ def text(runs: Mapping[str, list[Run]]) -> str:
     return table(HEADER, rows)
 
 
+SECONDS_HEADER = (
+    *("one site's link", "measured up, Mbit/s", "measured down, Mbit/s", "planned, s"),
+    *("a round, s", "a round ÷ planned", "runs"),
+)
+
+
+def text_of_seconds(runs: Mapping[str, list[Run]]) -> str:
+    """The table over a slow link."""
+    rows = []
+    for name, each in runs.items():
+        found = [run["measured"] for run in each]
+        links = [spread(run["link"][way] for run in each).text(2, 8e-6) for way in ("up", "down")]
+        seconds = [
+            spread(run["round_s"][which] for run in found).text(1)
+            for which in ("planned", "measured")
+        ]
+        part = spread(seconds_of_plan(run) for run in found).text(2)
+        rows.append([name, *links, *seconds, part, str(len(found))])
+    return table(SECONDS_HEADER, rows)
+
+
 def main() -> None:
     options = parser(__doc__ or "", reps=1)
     options.add_argument("--clients", type=int, default=CLIENTS)
     options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--megabits", type=int, help="time rounds over such a link of one site")
     arguments = options.parse_args()
     if os.geteuid():
         options.error("network namespaces need root")
@@ -204,5 +260,18 @@ def main() -> None:
         parts = ", ".join(f"{name} {of_plan(run[name]):.3f}" for name in ASSIGNMENTS)
         return f"of the plan: {parts}; idle {run['idle_bytes_per_s']:.0f} B/s"
 
+    def once_slow(_name: str, _turn: int) -> Run:
+        words = arguments.megabits, arguments.clients, arguments.rounds
+        return called("graph_bytes:seconds_over", *words, timeout=4 * RUN_S)
+
+    def say_slow(run: Run) -> str:
+        part = seconds_of_plan(run["measured"])
+        return f"{run['measured']['round_s']['measured']:.1f} s a round, {part:.2f} of the plan"
+
+    if arguments.megabits:
+        slow = [f"{arguments.megabits} Mbit/s"]
+        found = measured(f"{SECTION}_slow", slow, once_slow, say_slow, arguments)
+        print("\n" + text_of_seconds(found))
+        return
     names = [f"k_connected, {arguments.clients} clients"]
     print("\n" + text(measured(SECTION, names, once, say, arguments)))
