@@ -32,6 +32,7 @@ MODULES = (
     "mediation.sites",
     "mediation.locality",
     "mediation.data_affinity",
+    "mediation.partial_sums",
     "execution.same_digest",
     "execution.cost_model_fit",
     "execution.client_states",

@@ -15,7 +15,6 @@ from fedpilot.common.terminal.console import print_json
 from .options import JSON, SET
 
 if TYPE_CHECKING:
-    from ..core.population.sampling import Indices
     from ..federation.federation import Federation
     from ..federation.setup.loaded_config import LoadedConfig
 
@@ -115,16 +114,17 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
 
 def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
     """The graph of the first round; None in a star and with groups."""
-    from ..config.schema import Graph
-
     if (graphs := loaded.inputs.graphs) is None:
         return None
-    edges = graphs.of_round(1)
-    crossing = edges.crossing(_places(loaded)) * (loaded.config.graph or Graph()).mixing_steps
+    edges, exchange, sites = graphs.of_round(1), loaded.exchange, loaded.config.sites.names
+    shares = loaded.shares_among(sites) if len(sites) > 1 else {}
+    assert exchange is not None
+    crossing = exchange.crossings(1, shares)
     return {
         "noised_by": list(_noised_by(loaded)),
-        "crossing_models": crossing,
-        "crossing_bytes": crossing * loaded.inputs.bytes_of_update,
+        "crossing_models": int(crossing.states.sum()) * exchange.steps,
+        "crossing_sums": int(crossing.sums.sum()) * exchange.steps,
+        "crossing_bytes": int(crossing.nbytes(exchange.sizes).sum()) * exchange.steps,
         "edges": len(edges) // 2 if edges.is_symmetric else len(edges),
         "neighbors": [int(edges.received.min()), int(edges.received.max())],
         "changes": graphs.changes,
@@ -138,21 +138,6 @@ def _noised_by(loaded: LoadedConfig) -> tuple[str, ...]:
     if union is None or graph is None or graph.adapt is None:
         return ()
     return union.noised_labels
-
-
-def _places(loaded: LoadedConfig) -> Indices:
-    """(clients,): the number of each client's site, if all sites have as many workers."""
-    import numpy as np
-
-    sites = loaded.config.sites.names
-    places = np.zeros(loaded.inputs.population, dtype=np.int64)
-    if len(sites) < 2:
-        return places
-    shares = loaded.shares_among(sites)
-    for number, site in enumerate(sites):
-        for clients in shares.get(site, ()):
-            places[clients.start : clients.stop : clients.step] = number
-    return places
 
 
 def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iterator[str]:
@@ -192,7 +177,9 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"
         if graph is not None:
             crossing = in_bytes(graph["crossing_bytes"])
-            models = f"{graph['crossing_models']:,} models ({crossing})"
+            sums = graph["crossing_sums"]
+            beside = f" and {counted(sums, 'partial sum')}" if sums else ""
+            models = f"{graph['crossing_models']:,} models{beside} ({crossing})"
             when = "the first round" if graph["changes"] else "a round"
             yield f"about {models} cross between them in {when}"
     if (spilled := facts["spilled"]) is not None:

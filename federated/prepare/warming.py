@@ -18,7 +18,7 @@ from ..core.state import TensorRole
 from ..core.topology.edges import Edges
 from ..core.topology.mixing import metropolis
 from ..engine.compiled.kernels import are_ready
-from ..engine.compiled.mixing import largest, mix, squared_distances
+from ..engine.compiled.mixing import add_up, largest, mix, squared_distances
 from ..engine.sums.summing import RunningSum
 from ..engine.trainers.resident import ResidentModule
 from ..engine.trainers.trainer_factory import TrainerFactory
@@ -54,6 +54,7 @@ def warm() -> str:
     rows, zeros = np.ones((2, 2), dtype=np.float32), np.zeros(2, np.float32)
     for most in (1, 1 << 60):  # the same two for mixtures
         mix(rows, zeros, pair, 0, most, np.empty_like(rows))
+    add_up(rows, zeros, pair, 0, np.empty((2, 2), dtype=np.int64))
     largest(rows, zeros)
     squared_distances(rows, zeros)
     with suppress(OSError):

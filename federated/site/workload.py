@@ -32,6 +32,7 @@ from ..core.algorithm import Needs
 from ..core.population.federated_data.place import Place
 from ..core.population.sampling import Indices
 from ..core.population.shares import taken, unpacked
+from ..core.rounds.exchange_costs import EXCHANGE_FORMAT
 from ..core.rounds.sitting_out import late_taken
 from ..core.state import State
 from ..core.sums.partial import Partial, grid
@@ -52,7 +53,7 @@ from .evaluation import Evaluator
 from .node_placement import NodePlacement
 from .object_store import STORE_BYTES, SharedModels
 from .orders import Answer, execution_of, key_of
-from .rounds.graph_mixing import GraphMixing
+from .rounds.graph_mixing import Crossing, GraphMixing
 from .rounds.graph_part import GraphPart, part_of
 from .rounds.graph_round import GraphRound
 from .rounds.node_evaluation import NodeEvaluator
@@ -343,17 +344,35 @@ class FederatedWorkload:
 
     def _give_states(self, order: Payload) -> Answer:
         to, step = taken(order.header["to"]), order.header["step"]
-        return self._mixes.submit(lambda: self._mixing_of(order).give(to, step))
+        crossing = self._crossing_of(order)
+        return self._mixes.submit(lambda: self._mixing_of(order).give(to, step, crossing))
 
     def _take_states(self, order: Payload) -> Answer:
         of, step = taken(order.header["of"]), order.header["step"]
-        return self._mixes.submit(lambda: self._mixing_of(order).take(of, order.tensors, step))
+        crossing = self._crossing_of(order)
+        return self._mixes.submit(
+            lambda: self._mixing_of(order).take(of, order.tensors, step, crossing)
+        )
+
+    def _crossing_of(self, order: Payload) -> Crossing:
+        """What an order says about what crosses; VersionsDiffer for a format of a later version."""
+        form = order.header.get("exchange", 1)
+        if form == 1:  # the states of absent clients cross as well
+            return Crossing(np.empty(0, dtype=np.int64), sums=False)
+        if form != EXCHANGE_FORMAT:
+            lacking = f"its orders exchange models in format {form}"
+            raise VersionsDiffer("a later one", version(DISTRIBUTION), lacking)
+        return Crossing(self._absent_in(order), sums=True)
+
+    def _absent_in(self, order: Payload) -> Indices:
+        absent = np.array(order.header["absent"], dtype=np.int64)
+        if (counted := order.header.get("counted")) is None:
+            return absent
+        there = unpacked(counted, self._inputs.population)
+        return np.union1d(absent, np.flatnonzero(~there))
 
     def _mix(self, order: Payload) -> Answer:
-        absent, step = np.array(order.header["absent"], dtype=np.int64), order.header["step"]
-        if (counted := order.header.get("counted")) is not None:
-            there = unpacked(counted, self._inputs.population)
-            absent = np.union1d(absent, np.flatnonzero(~there))
+        absent, step = self._absent_in(order), order.header["step"]
         return self._mixes.submit(lambda: self._mixing_of(order).mix(absent, step))
 
     def _mixing_of(self, order: Payload) -> GraphMixing:

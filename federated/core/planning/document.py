@@ -103,6 +103,8 @@ def _site(site: SitePlan) -> dict[str, Any]:
         "bytes_out": _figure(site.bytes_out),
         "models_in": _figure(site.models_in),
         "models_out": _figure(site.models_out),
+        "sums_in": _figure(site.sums_in),
+        "sums_out": _figure(site.sums_out),
         "compute_seconds": _figure(site.compute_s),
         "transfer_seconds": _figure(site.transfer_s),
         "seconds_per_sample": _figure(site.seconds_per_sample),
@@ -125,6 +127,8 @@ def _cut(cut: Cut | None) -> dict[str, Any] | None:
         "strategy": cut.strategy,
         "edges": _figure(cut.edges),
         "models": _figure(cut.models),
+        "sums": _figure(cut.sums),
+        "bytes": _figure(cut.nbytes),
         "seconds": _figure(cut.seconds),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from fedpilot.mediator.core.assignment import (
     assign,
     cost_of,
     places_of,
-    round_cost,
     size,
 )
 from fedpilot.mediator.core.links import LinkSpeed
 
 from ..population.sampling import Indices
+from ..rounds.exchange_costs import Crossings, crossings, states_alone
+from ..topology.covers import CoverOf, CrossingSizes, cheapest_cover
 from .measured import Measured
 from .sites import PlannedSite
 
@@ -97,6 +99,9 @@ class SitePlan:
     bytes_out: float
     models_in: float
     models_out: float
+    sums_in: float
+    """Partial sums in the place of models."""
+    sums_out: float
     compute_s: float | None
     """None if the pace is not known."""
     transfer_s: float | None
@@ -132,6 +137,10 @@ class Cut:
     """Edges between sites, in a round."""
     models: float
     """Models that cross, in a round."""
+    sums: float
+    """Partial sums that cross in the place of others."""
+    nbytes: float
+    """Of both."""
     seconds: float | None
     """Of a round."""
 
@@ -254,11 +263,31 @@ def _costs(
     if inputs.exchanges or inputs.work.samples is not None:
         placed = places_of(shares, sites, inputs.population)
         graphs: Sequence[Exchange | None] = inputs.exchanges or (None,)
-        return [round_cost(placed, sites, inputs.work, graph) for graph in graphs]
+        counted = inputs.work.samples is not None
+        loads = [_load(inputs.work, placed, len(sites), graph) for graph in graphs]
+        return [cost_of(load, sites, inputs.work, samples_known=counted) for load in loads]
     clients = np.array([size(shares.get(site.name, ())) for site in sites], dtype=np.int64)
     mean = inputs.mean_samples
     load = SiteLoads(clients, (clients * (mean or 0.0)).astype(np.float64), None)
     return [cost_of(load, sites, inputs.work, samples_known=mean is not None)]
+
+
+def _load(work: RoundWork, placed: Indices, sites: int, exchange: Exchange | None) -> SiteLoads:
+    load = SiteLoads.of(placed, sites, work, exchange)
+    if exchange is None:
+        return load
+    crossing = crossing_between(work, placed, sites, exchange)
+    return replace(load, crossing=crossing.states, sums=crossing.sums)
+
+
+def crossing_between(work: RoundWork, placed: Indices, sites: int, exchange: Exchange) -> Crossings:
+    """What crosses between sites in a mixing step."""
+    givers, receivers = (np.concatenate(ends) for ends in zip(*exchange.directions(), strict=True))
+    cover: CoverOf = states_alone
+    if work.partial_bytes:
+        sizes = CrossingSizes(work.given_bytes, work.partial_bytes)
+        cover = partial(cheapest_cover, sizes=sizes)
+    return crossings(givers, receivers, placed, sites, cover)
 
 
 def _site_plan(
@@ -292,6 +321,8 @@ def _site_plan(
         bytes_out=bytes_out,
         models_in=mean(*(part.models_down for part in parts)),
         models_out=mean(*(part.models_up for part in parts)),
+        sums_in=mean(*(part.sums_down for part in parts)),
+        sums_out=mean(*(part.sums_up for part in parts)),
         compute_s=None if first.samples is None else compute,
         transfer_s=None if crosses_unknown else transfer,
         seconds_per_sample=capacity.seconds_per_sample,
@@ -329,10 +360,18 @@ def _cut(
     costs: Sequence[RoundCost],
 ) -> Cut:
     placed = places_of(assignment.shares, sites, inputs.population)
+    models, sums = (
+        float(np.mean(each))
+        for each in zip(
+            *((cost.crossing_models, cost.crossing_sums) for cost in costs), strict=True
+        )
+    )
     return Cut(
         strategy=assignment.strategy,
         edges=float(np.mean([crossing_edges(graph, placed) for graph in inputs.exchanges])),
-        models=float(np.mean([cost.crossing_models for cost in costs])),
+        models=models,
+        sums=sums,
+        nbytes=models * inputs.work.given_bytes + sums * inputs.work.partial_bytes,
         seconds=float(np.mean([cost.seconds for cost in costs])),
     )
 

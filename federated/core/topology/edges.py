@@ -80,18 +80,3 @@ class Edges:
         to, of = place[self.receivers], place[self.sources]
         both = (to >= 0) & (of >= 0)
         return Edges(len(some), to[both], of[both])
-
-    def crossing(self, places: Nodes) -> int:
-        """How many states cross between places, (nodes,) the place of each node."""
-        return len(self.crossings(places)[0])
-
-    def crossings(self, places: Nodes) -> tuple[Nodes, Nodes]:
-        """The states that cross between places: whose they are, and to which place.
-
-        A state crosses once to each other place whose nodes receive it.
-        """
-        to, of = places[self.receivers], places[self.sources]
-        apart = to != of
-        many = int(places.max(initial=0)) + 1
-        pairs = np.unique(self.sources[apart] * many + to[apart])
-        return pairs // many, pairs % many

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,24 +64,32 @@ class Mixing:
     """(m + nodes,), in units of 2**-16; none is negative."""
     is_split: bool = False
     """Whether the entries of a source, and not those of a row, sum to 2**16: what a node gives."""
+    summed: Nodes | None = None
+    """(nodes,): the weights of what other sites have added up; None if they have not."""
 
     @property
     def nodes(self) -> int:
         """How many rows there are."""
         return len(self.starts) - 1
 
-    def taken(self, by: Nodes, of: Nodes) -> Nodes:
-        """The nodes among `of` whose states some of the nodes `by` take, ascending."""
-        found = self.sources[self._entries_of(by)]
-        return np.intersect1d(found, of)
+    def edges_between(self, givers: Nodes, takers: Nodes) -> tuple[Nodes, Nodes]:
+        """Sources and targets (m,) of the edges from some nodes to others."""
+        entries = self._entries_of(takers)
+        targets = np.repeat(takers, np.diff(self.starts)[takers])
+        gives = np.zeros(self.nodes, dtype=bool)
+        gives[givers] = True
+        crossing = gives[self.sources[entries]]
+        return self.sources[entries][crossing], targets[crossing]
 
-    def among(self, nodes: Nodes) -> tuple[Mixing, Nodes]:
+    def among(self, nodes: Nodes, others: Nodes | None = None) -> tuple[Mixing, Nodes]:
         """The mixing of some nodes, and the others whose states they take, ascending.
 
-        Sources are counted through `nodes`, in their order, and then through the others.
+        Sources are counted through `nodes`, in their order, and then through the others; more
+        others may be given.
         """
         entries = self._entries_of(nodes)
-        others = np.setdiff1d(self.sources[entries], nodes)
+        if others is None:
+            others = np.setdiff1d(self.sources[entries], nodes)
         place: Nodes = np.zeros(self.nodes, dtype=np.int64)
         place[np.concatenate([nodes, others])] = np.arange(len(nodes) + len(others))
         starts = np.concatenate([[0], np.cumsum(np.diff(self.starts)[nodes])])
@@ -96,7 +104,7 @@ class Mixing:
         return first + np.arange(len(first))
 
     def without(self, absent: Nodes) -> Mixing:
-        """The mixing of a round in which these nodes neither give nor take.
+        """The mixing of a round in which these nodes neither give nor take: their edges are gone.
 
         A neighbor of an absent node adds to its own weight what it would take of that node, or give
         to it. An absent node mixes nothing.
@@ -106,12 +114,30 @@ class Mixing:
         gone[absent] = True
         own = receivers == self.sources
         dropped = (gone[receivers] | gone[self.sources]) & ~own
-        weights = np.where(dropped, 0, self.weights)
         kept: Nodes = np.zeros(self.nodes, dtype=np.int64)
         keeps = self.sources if self.is_split else receivers
         np.add.at(kept, keeps[dropped], self.weights[dropped])
+        weights = self.weights.copy()
         weights[own] += kept
-        return Mixing(self.starts, self.sources, weights, self.is_split)
+        return replace(self, weights=weights)._only(~dropped)
+
+    def to(self, nodes: Nodes, of: Nodes) -> Mixing:
+        """What some nodes take of others alone, which are counted in their order."""
+        place: Nodes = np.full(self.nodes, -1)
+        place[of] = np.arange(len(of))
+        entries = self._entries_of(nodes)
+        starts = np.concatenate([[0], np.cumsum(np.diff(self.starts)[nodes])])
+        all_ = Mixing(starts, place[self.sources[entries]], self.weights[entries], self.is_split)
+        return all_._only(all_.sources >= 0)
+
+    def without_sources(self, sources: Nodes) -> Mixing:
+        """The same without what is taken of some sources; a row needs another one."""
+        return self._only(~np.isin(self.sources, sources))
+
+    def _only(self, kept: npt.NDArray[np.bool_]) -> Mixing:
+        """Some of the entries (m,); a row needs one."""
+        starts: Nodes = np.concatenate([[0], np.cumsum(kept)])[self.starts]
+        return replace(self, starts=starts, sources=self.sources[kept], weights=self.weights[kept])
 
     def split(self, push_sum_weights: Nodes) -> Mixing:
         """What each node takes if every node splits its push-sum weight (nodes,) by these weights.
@@ -128,9 +154,9 @@ class Mixing:
 
     @property
     def totals(self) -> Nodes:
-        """(nodes,): the sum of each row."""
+        """(nodes,): the sum of each row, with what other sites have added up."""
         found: Nodes = np.add.reduceat(self.weights, self.starts[:-1])
-        return found
+        return found if self.summed is None else found + self.summed
 
     @property
     def _receivers(self) -> Nodes:

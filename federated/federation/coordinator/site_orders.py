@@ -6,7 +6,7 @@ purpose. While a run goes on, the traffic budget must allow each order first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
 from fedpilot.mediator.core.traffic import Volume
 
+from ...core.population.sampling import Indices
 from ...core.population.shares import part_name, told
 from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.rounds.round_costs import Judges
@@ -118,10 +119,20 @@ class OrderSender:
         order = replace(form.order(share), tensors=tensors)
         return self._deliver(form, site, order, form.key(share))
 
-    def reserve_exchange(self, round_number: int, shares: Mapping[str, Share]) -> None:
-        """Reserve budget for the exchange before a mixing step; may raise TrafficSpent."""
+    def reserve_exchange(
+        self,
+        round_number: int,
+        shares: Mapping[str, Share],
+        absent: Indices,
+        older: Collection[str],
+    ) -> None:
+        """Reserve budget for the exchange before a mixing step; may raise TrafficSpent.
+
+        Sites that are `older` know no partial sums.
+        """
         if self.budget is not None and self._exchange is not None:
-            wanted = self._exchange.of_step(round_number, shares, self.budget.headers)
+            headers = self.budget.headers
+            wanted = self._exchange.of_step(round_number, shares, headers, absent, older)
             self.budget.exchange(round_number, wanted)
 
     def close(self, form: OrderForm, site: str, share: Share) -> None:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from fedpilot.common.host.whole_files import replacing
 from fedpilot.common.text.amounts import counted, in_bytes
-from fedpilot.mediator.core.assignment import crossing_models, places_of
+from fedpilot.mediator.core.assignment import places_of
 
-from ...core.planning.plan import Plan, SitePlan, capacities
+from ...core.planning.plan import Plan, SitePlan, capacities, crossing_between
 from .curves import FAINT, INK, SECOND
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ GAP = 0.035
 """Of the circle, between two sites."""
 WIDE, HIGH = 1.56, 1.26
 """Of the circle's radius, from the middle to the edge of the picture."""
-CAPTION = "lines: models that cross between two sites in a round, both directions"
+CAPTION = "lines: models and partial sums that cross between two sites in a round, both directions"
 LABELLED = 8
 """Sites with numbers at their lines."""
 ROOM = 0.13
@@ -88,6 +88,8 @@ def _subtitle(plan: Plan) -> str:
     if plan.cut is not None:
         verb = "crosses" if plan.cut.edges == 1 else "cross"
         models = counted(plan.cut.models, "model")
+        if plan.cut.sums:
+            models += f" and {counted(plan.cut.sums, 'partial sum')}"
         parts.append(f"{plan.cut.edges:,.0f} {verb} between sites ({models} a round)")
     if plan.round_robin is not None:
         parts.append(f"round robin: {plan.round_robin.edges:,.0f}")
@@ -217,10 +219,12 @@ def _legend(axes: Axes) -> None:
 
 
 def _bubbles(axes: Axes, plan: Plan) -> None:
-    """A bubble for each site, its area by clients; lines as wide as models cross."""
+    """A bubble for each site, its area by clients; lines as wide as what crosses."""
     placed, sites = _placed(plan), plan.sites
-    matrix = crossing_models(placed, len(sites), plan.inputs.exchanges[0])
-    both = (matrix + matrix.T) * plan.inputs.work.mixing_steps
+    work, exchange = plan.inputs.work, plan.inputs.exchanges[0]
+    crossing = crossing_between(work, placed, len(sites), exchange)
+    matrix = crossing.states + crossing.sums
+    both = (matrix + matrix.T) * work.mixing_steps
     points, radii = _ring_of(sites)
     pairs = [(a, b) for a in range(len(sites)) for b in range(a) if both[a, b]]
     pairs.sort(key=lambda pair: (-int(both[pair]), pair))

@@ -124,16 +124,17 @@ def _graph(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "graph", edges
         return
     yield "graph", edges
-    yield "cut", _cut(plan.cut, plan)
+    yield "cut", _cut(plan.cut)
     if plan.round_robin is not None:
-        yield "round robin", _cut(plan.round_robin, plan)
+        yield "round robin", _cut(plan.round_robin)
 
 
-def _cut(cut: Cut, plan: Plan) -> str:
-    crossing = in_bytes(cut.models * plan.inputs.work.model_bytes)
+def _cut(cut: Cut) -> str:
     time = "" if cut.seconds is None else f", {brief(cut.seconds)} a round"
     edges = f"{counted(cut.edges, 'edge')} {'crosses' if cut.edges == 1 else 'cross'}"
-    return f"{edges}, {counted(cut.models, 'model')} ({crossing}) in a round{time}"
+    sums = f" and {counted(cut.sums, 'partial sum')}" if cut.sums else ""
+    crossing = f"{counted(cut.models, 'model')}{sums} ({in_bytes(cut.nbytes)})"
+    return f"{edges}, {crossing} in a round{time}"
 
 
 def _memory(plan: Plan) -> str:

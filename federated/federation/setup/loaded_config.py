@@ -25,9 +25,9 @@ from ...core.population.cohort_members import Membership
 from ...core.population.federated_data.union import described
 from ...core.population.partitions.summary import PartitionSummary, describe
 from ...core.population.sampling import cohort
-from ...core.rounds.exchange_costs import ExchangeCosts
+from ...core.rounds.exchange_costs import ExchangeCosts, crossing_sizes
 from ...core.rounds.node_scores import NodesEvaluated, nodes_evaluated
-from ...core.state import averaged, counters, nbytes
+from ...core.topology.covers import remembering
 from ...errors import ConfigError, Problem
 from ...prepare.assigning import strategy_of
 from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
@@ -193,11 +193,12 @@ class LoadedConfig:
         evaluation, rounds = config.evaluation, config.federation.rounds
         which = NodesEvaluated(config.evaluated_nodes)
         nodes = nodes_evaluated(which, inputs.population, config.run.random_seed)
-        names = (*averaged(inputs.roles), *counters(inputs.roles))
-        weight = 8 if config.federation.pushes else 0
+        pushes = config.federation.pushes
+        sizes = crossing_sizes(inputs.initial, inputs.roles, pushes=pushes)
         return ExchangeCosts(
             graph=graphs.of_round,
-            model=nbytes(inputs.initial[name] for name in names) + weight,
+            sizes=sizes,
+            cover=remembering(sizes),
             steps=(config.graph or Graph()).mixing_steps,
             evaluated=lambda number: nodes if evaluation.is_due(number, rounds) else nodes[:0],
         )

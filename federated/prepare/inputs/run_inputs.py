@@ -17,6 +17,7 @@ from ...core.population.federated_data.union import Union
 from ...core.population.groups import ClientGroups
 from ...core.population.partitions.partition import Int64s, Partition
 from ...core.population.sampling import share
+from ...core.rounds.exchange_costs import crossing_sizes
 from ...core.rounds.participation import asked
 from ...core.rounds.round_costs import Costs
 from ...core.state import Array, Roles
@@ -118,6 +119,8 @@ class RunInputs:
             samples = None
         else:
             samples = union.samples() if union is not None else sizes(np.arange(self.population))
+        on_graph, pushes = config.federation.is_graph, config.federation.pushes
+        crossing = crossing_sizes(self.initial, self.roles, pushes=pushes) if on_graph else None
         return RoundWork(
             samples=samples,
             trained=0.0 if gossips else self.cohort_size / self.population,
@@ -125,6 +128,8 @@ class RunInputs:
             sum_bytes=costs.answer,
             update_bytes=costs.update,
             mixing_steps=(config.graph or Graph()).mixing_steps,
+            state_bytes=None if crossing is None else crossing.state,
+            partial_bytes=0 if crossing is None else crossing.partial,
         )
 
 

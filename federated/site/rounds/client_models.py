@@ -10,9 +10,10 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from ...core.sums.partial import RANGE_BITS
 from ...core.topology.mixing import SQUARES_BITS, Mixing
 from ...engine.compiled.mixing import (
     Floats,
+    Summed,
+    add_up,
     bound,
     in_a_row,
     largest,
@@ -41,6 +44,8 @@ LARGEST = 1e250
 """Squared distances from here on count for nothing: such a model is useless."""
 WIDTH = 1 << 12
 """Bytes of a spilled model that are mixed at a time, at least: fewer are slow to read."""
+SUMS_AT_ONCE = 1 << 26
+"""Bytes of other sites' sums that are added up at a time."""
 
 
 class ModelsInMemory:
@@ -106,11 +111,33 @@ def write_column(models: SharedStack, name: str, values: Array) -> None:
         models.stack.rows.view(kind)[some, columns] = values[some]
 
 
+class SumsElsewhere(Protocol):
+    """What nodes take of sources at other sites, as sums."""
+
+    def sizes(self, name: str) -> Floats | None:
+        """(nodes,): the largest move in them; None if there are none."""
+
+    def count(self, name: str, most: Array) -> None:
+        """Include counters in those of the nodes (nodes, size)."""
+
+    def rows_of(self, nodes: slice) -> Indices:
+        """Which of these nodes have a sum."""
+
+    def of(self, name: str, nodes: slice, words: slice, threads: Executor) -> Summed:
+        """The sums of some of the nodes, for some numbers of a tensor."""
+
+
 def beyond_range(
-    sizes: Mapping[str, Floats], mixing: Mixing, exponents: Mapping[str, int]
+    sizes: Mapping[str, Floats],
+    mixing: Mixing,
+    exponents: Mapping[str, int],
+    elsewhere: SumsElsewhere,
 ) -> dict[str, int]:
     """By name of a tensor whose sums may leave int64: their bound."""
-    most = {name: bound(sizes[name], mixing, exponents[name]) for name in exponents}
+    most = {
+        name: bound(sizes[name], mixing, exponent, elsewhere.sizes(name))
+        for name, exponent in exponents.items()
+    }
     return {name: each for name, each in most.items() if each >= 1 << RANGE_BITS}
 
 
@@ -122,6 +149,7 @@ def mix_models(
     sizes: Mapping[str, Floats],
     mixing: Mixing,
     exponents: Mapping[str, int],
+    elsewhere: SumsElsewhere,
     threads: Executor,
 ) -> None:
     """Write each mixture into its row of a stack of the same layout; of counters, the maxima.
@@ -134,10 +162,21 @@ def mix_models(
             write_column(into, name, mixing.totals[:, None])
             continue
         if name not in exponents:
-            write_column(into, name, _most_of_neighbors(column_of(models, there, name), mixing))
+            counted = _most_of_neighbors(column_of(models, there, name), mixing)
+            elsewhere.count(name, counted)
+            write_column(into, name, counted)
             continue
-        most = bound(sizes[name], mixing, exponents[name])
-        _mix_tensor(name, models, into, sources, mean[name], most, mixing, exponents[name], threads)
+        exponent, reference = exponents[name], mean[name]
+        most = bound(sizes[name], mixing, exponent, elsewhere.sizes(name))
+        grid = _Grid(exponent, most)
+        _mix_tensor(name, models, into, sources, reference, mixing, grid, elsewhere, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    exponent: int
+    most: int
+    """The limit of all sums on it."""
 
 
 def _mix_tensor(
@@ -146,29 +185,83 @@ def _mix_tensor(
     into: SharedStack,
     sources: int,
     mean: Array,
-    most: int,
     mixing: Mixing,
-    exponent: int,
+    grid: _Grid,
+    elsewhere: SumsElsewhere,
     threads: Executor,
 ) -> None:
     kind, columns = models.stack.layout.words(name)
     reference, at_once = in_a_row(mean), models.at_once
 
-    def mix_some(mixing: Mixing, rows: Array, within: slice, made: Array, where: slice) -> None:
-        mixed = partial(mix, rows, reference[within], mixing, exponent, most, made, columns=where)
+    def mix_some(
+        mixing: Mixing, nodes: slice, rows: Array, some: slice, made: Array, where: slice
+    ) -> None:
+        within = slice(some.start - columns.start, some.stop - columns.start)
+        mixed = partial(
+            mix,
+            rows,
+            reference[within],
+            mixing,
+            grid.exponent,
+            grid.most,
+            made,
+            columns=where,
+            summed=elsewhere.of(name, nodes, within, threads),
+        )
         list(threads.map(mixed, _shared_out(mixing.nodes)))
 
     if at_once is None and kind.itemsize >= 4:
         rows, made = models.stack.rows.view(kind), into.stack.rows.view(kind)
-        mix_some(mixing, rows, slice(None), made, columns)
+        nodes = slice(0, mixing.nodes)
+        for some in _strips(columns, len(elsewhere.rows_of(nodes))):
+            mix_some(mixing, nodes, rows, some, made, some)
         return
-    for some, nodes in _blocks(at_once, kind, columns, sources, mixing):
+    room = sources + 2 * len(elsewhere.rows_of(slice(0, mixing.nodes)))
+    for some, nodes in _blocks(at_once, kind, columns, room, mixing):
         part, taken = _part_of(mixing, nodes)
         rows = _at_least_float32(models.read(kind, taken, some, threads))
         made = np.empty((part.nodes, rows.shape[1]), rows.dtype)
-        within = slice(some.start - columns.start, some.stop - columns.start)
-        mix_some(part, rows, within, made, slice(0, rows.shape[1]))
+        mix_some(part, nodes, rows, some, made, slice(0, rows.shape[1]))
         into.write(made.astype(kind, copy=False), nodes.start, some, threads)
+
+
+def _strips(columns: slice, sums: int) -> Iterator[slice]:
+    """Columns that are mixed at a time, so that few enough sums are added up; all without sums."""
+    width = max(WIDTH, SUMS_AT_ONCE // (8 * sums)) if sums else columns.stop - columns.start
+    for begin in range(columns.start, columns.stop, max(1, width)):
+        yield slice(begin, min(begin + width, columns.stop))
+
+
+def add_up_models(
+    name: str,
+    models: SharedStack,
+    into: Array,
+    reference: Array,
+    mixing: Mixing,
+    exponent: int,
+    threads: Executor,
+) -> None:
+    """Write the sum of a tensor (nodes, n), of int64, for each row of a mixing.
+
+    Its sources are the first models. No sum may leave int64.
+    """
+    kind, columns = models.stack.layout.words(name)
+
+    def add_some(mixing: Mixing, rows: Array, within: slice, made: Array, where: slice) -> None:
+        added = partial(add_up, rows, reference[within], mixing, exponent, made, columns=where)
+        list(threads.map(added, _shared_out(mixing.nodes)))
+
+    if models.at_once is None and kind.itemsize >= 4:
+        add_some(mixing, models.stack.rows.view(kind), slice(None), into, columns)
+        return
+    room = int(mixing.sources.max()) + 1 + mixing.nodes
+    for some, nodes in _blocks(models.at_once, kind, columns, room, mixing):
+        part, taken = _part_of(mixing, nodes)
+        rows = _at_least_float32(models.read(kind, taken, some, threads))
+        made = np.empty((part.nodes, rows.shape[1]), np.int64)
+        within = slice(some.start - columns.start, some.stop - columns.start)
+        add_some(part, rows, within, made, slice(0, rows.shape[1]))
+        into[nodes, within] = made
 
 
 def _blocks(
@@ -207,7 +300,9 @@ def _part_of(mixing: Mixing, nodes: slice) -> tuple[Mixing, Indices]:
     starts = mixing.starts[nodes.start : nodes.stop + 1]
     entries = slice(int(starts[0]), int(starts[-1]))
     taken, sources = np.unique(mixing.sources[entries], return_inverse=True)
-    return Mixing(starts - starts[0], sources, mixing.weights[entries]), taken
+    summed = None if mixing.summed is None else mixing.summed[nodes]
+    weights = mixing.weights[entries]
+    return Mixing(starts - starts[0], sources, weights, summed=summed), taken
 
 
 def _shared_out(nodes: int) -> list[slice]:

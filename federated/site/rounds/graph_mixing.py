@@ -1,8 +1,9 @@
 """GraphMixing: mixes a graph's clients at this site with their neighbors, here and elsewhere.
 
 Neighbors at other sites come as states that the other site gave (`give`) and this one took
-(`take`), before each mixing step. After the last step the models are saved as the clients' states,
-and the answer is the sum of all: the mean over the clients of all sites is the run's model.
+(`take`), or as partial sums over them, before each mixing step. After the last step the models are
+saved as the clients' states, and the answer is the sum of all: the mean over the clients of all
+sites is the run's model.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -22,7 +23,9 @@ from ...core.population.sampling import Indices
 from ...core.population.shares import Share
 from ...core.state import Array, State, averaged
 from ...core.sums.partial import Partial, Tally
-from ...core.topology.mixing import PUSH_SUM_UNIT
+from ...core.topology.covers import Cover
+from ...core.topology.mixing import PUSH_SUM_UNIT, Mixing
+from ...engine.compiled.mixing import Floats
 from ...engine.sums.summing import RunningSum
 from ...engine.training.modules import client_digests
 from ...errors import FederatedError
@@ -39,12 +42,23 @@ from .client_models import (
     squares_of,
 )
 from .graph_part import GraphPart
+from .partial_sums import LARGEST, WEIGHT, Form, SumForm, TakenSums, made
 
 STATES, TAKEN = "states", "states_taken"
-"""Kinds of answers: to `give`, the models that another site needs; to `take`, what is wrong with
-the models that another site gave."""
+"""Kinds of answers: to `give`, what another site needs; to `take`, what is wrong with what another
+site gave."""
 LACKING, MIXED, PARTIAL = "lacking", "mixed", "partial"
 """Kinds of answers: a neighbor's model has not come; the models are mixed once; the sum of all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """What orders say about what crosses."""
+
+    absent: Indices
+    """The absent clients of all sites, and those that sit the round out: their edges are gone."""
+    sums: bool
+    """Whether both sites know partial sums."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,80 +100,137 @@ class GraphMixing:
         self._part = part
         self._states = states
         self._trained = trained
-        self._sizes: Mapping[str, Array] = trained.sizes
+        self._own_sizes: Mapping[str, Floats] | None = trained.sizes
+        """By name, (clients,): the largest moves here before this step, once they are known."""
         self._models, self._other = models, other
+        self._form = SumForm(
+            mean=mean, roles=part.roles, exponents=attempt.exponents, pushes=part.pushes
+        )
+        self._others = part.full_mixing(attempt.round_number)[1]
+        """Neighbors elsewhere, ascending."""
         self._step = 0
         """Mixing steps that are done."""
-        self._missing = self._others
-        """Neighbors elsewhere whose models have not come for this step."""
+        self._begin_step()
         self._lock = threading.Lock()
 
     @property
     def _number(self) -> int:
         return self._attempt.round_number
 
-    @property
-    def _others(self) -> Indices:
-        return self._part.full_mixing(self._number)[1]
+    def _begin_step(self) -> None:
+        self._missing = self._others
+        """Neighbors elsewhere of whom neither states nor sums have come for this step."""
+        self._come = np.empty(0, dtype=np.int64)
+        """Those whose states have come."""
+        self._sums = TakenSums(len(self._part.clients), self._form)
 
     # -- between sites --------------------------------------------------------------------------
 
-    def give(self, to: Share, step: int) -> Payload:
-        """The models here that clients of another site take, after so many mixing steps."""
+    def give(self, to: Share, step: int, crossing: Crossing) -> Payload:
+        """What crosses to another site for its clients, after so many mixing steps."""
         with self._lock:
             self._check_step(step)
-            places = self._part.places(self._part.given(self._number, to))
-            if not len(places):
-                return Payload(kind=STATES)
-            parts = [part.columns for part in self._models.parts(places)]
-            tensors = parts[0]
-            if len(parts) > 1:
-                tensors = {name: np.concatenate([each[name] for each in parts]) for name in tensors}
+            absent = crossing.absent
+            cover = self._part.given(self._number, to, absent, sums=crossing.sums)
+            tensors: dict[str, Array] = {}
+            if len(cover.states):
+                parts = list(self._models.parts(self._part.places(cover.states)))
+                tensors = {
+                    name: column
+                    if len(parts) == 1
+                    else np.concatenate([each.columns[name] for each in parts])
+                    for name, column in parts[0].columns.items()
+                }
+            if len(cover.sums):
+                weights = self._push_sum_weights() if self._part.pushes else None
+                mixing = self._part.sums(self._number, cover, absent, weights)
+                sizes = self._sizes_here()
+                with ThreadPoolExecutor(THREADS) as threads:
+                    tensors |= made(self._models, mixing, self._form, sizes, threads)
             return Payload(kind=STATES, tensors=tensors)
 
-    def take(self, of: Share, tensors: State, step: int) -> Payload:
-        """Take another site's models; the answer says what is wrong with them, if anything is."""
+    def _push_sum_weights(self) -> Indices:
+        """(clients,)"""
+        here = slice(0, len(self._part.clients))
+        return column_of(self._models, here, PUSH_SUM_WEIGHT)[:, 0]
+
+    def _sizes_here(self) -> Mapping[str, Floats]:
+        if self._own_sizes is None:
+            here, exponents = slice(0, len(self._part.clients)), self._attempt.exponents
+            self._own_sizes = largest_of(self._models, here, self._mean, exponents)
+        return self._own_sizes
+
+    def take(self, of: Share, tensors: State, step: int, crossing: Crossing) -> Payload:
+        """Take what another site gives; the answer says what is wrong with it, if anything is."""
         with self._lock:
             self._check_step(step)
-            whose = self._part.taken(self._number, of)
-            here = len(self._part.clients) + np.searchsorted(self._others, whose)
-            columns = self._models.stack.columns
-            problem = self._problem(tensors, columns if len(whose) else {}, len(whose))
-            problem = problem or self._too_heavy(whose, tensors)
+            absent = crossing.absent
+            cover = self._part.taken(self._number, of, absent, sums=crossing.sums)
+            columns, states = self._models.stack.columns, len(cover.states)
+            wanted = {
+                name: (like.dtype, (states, *like.shape[1:]))
+                for name, like in columns.items()
+                if states
+            }
+            problem = self._problem(tensors, {**wanted, **self._form.of(len(cover.sums))})
+            weights: Indices = np.empty(0, dtype=np.int64)
+            if not problem and len(cover.sums):
+                pushes = self._part.pushes
+                weights = (
+                    np.array(tensors[WEIGHT])
+                    if pushes
+                    else self._part.weights_of(self._number, cover, of, absent)
+                )
+                problem = self._form.problem(tensors, weights, self._most_weight)
+            problem = problem or self._too_heavy(of, cover, tensors, weights)
             if not problem:
-                for name, column in tensors.items():
-                    columns[name][here] = column
+                here = len(self._part.clients) + np.searchsorted(self._others, cover.states)
+                for name in wanted:
+                    columns[name][here] = tensors[name]
                 self._models.let_go()
-                self._missing = np.setdiff1d(self._missing, whose)
+                if len(cover.sums):
+                    rows = self._part.places(cover.sums)
+                    self._sums.add(of, rows, weights, tensors, self._models)
+                self._come = np.union1d(self._come, cover.states)
+                all_ = self._part.neighbors(self._number, of)
+                self._missing = np.setdiff1d(self._missing, all_)
             return Payload(kind=TAKEN, header={"problem": problem})
 
-    def _problem(self, tensors: State, wanted: State, count: int) -> str:
+    @property
+    def _most_weight(self) -> int:
+        return PUSH_SUM_UNIT * self._part.population
+
+    def _problem(self, tensors: State, wanted: Mapping[str, Form]) -> str:
         if tensors.keys() != wanted.keys():
             return f"it sent {len(tensors)} tensors of its clients' models, wanted {len(wanted)}"
-        for name, like in wanted.items():
-            found, shape = tensors[name], (count, *like.shape[1:])
-            if found.shape != shape or found.dtype != like.dtype:
+        for name, (kind, shape) in wanted.items():
+            found = tensors[name]
+            if found.shape != shape or found.dtype != kind:
                 return (
                     f"{name} of its clients is {found.dtype} {list(found.shape)}, wanted "
-                    f"{like.dtype} {list(shape)}"
+                    f"{kind} {list(shape)}"
                 )
+            if name == LARGEST:  # infinite, where a move leaves its type
+                continue
             if found.dtype.kind == "f" and not np.isfinite(found).all():
                 return f"{name} of one of its clients is not finite"
-            most = PUSH_SUM_UNIT * self._part.population
+            most = self._most_weight
             if name == PUSH_SUM_WEIGHT and not ((found > 0) & (found <= most)).all():
                 return f"{name} of one of its clients is not between 1 and {most}"
         return ""
 
-    def _too_heavy(self, whose: Indices, tensors: State) -> str:
+    def _too_heavy(self, of: Share, cover: Cover, tensors: State, summed: Indices) -> str:
         """All push-sum weights sum to a constant: what is wrong if those known here exceed it."""
-        if PUSH_SUM_WEIGHT not in tensors:
+        if not self._part.pushes:
             return ""
         here = len(self._part.clients)
-        known = column_of(self._models, slice(0, here + len(self._others)), PUSH_SUM_WEIGHT)[:, 0]
-        came = np.setdiff1d(np.setdiff1d(self._others, self._missing), whose)
-        others = known[here + np.searchsorted(self._others, came)]
-        total = int(known[:here].sum()) + int(others.sum()) + int(tensors[PUSH_SUM_WEIGHT].sum())
-        most = PUSH_SUM_UNIT * self._part.population
+        came = column_of(self._models, slice(0, here + len(self._others)), PUSH_SUM_WEIGHT)
+        known = [self._push_sum_weights(), self._sums.weights_without(of), summed]
+        before = np.setdiff1d(self._come, cover.states)
+        known.append(came[here + np.searchsorted(self._others, before), 0])
+        if PUSH_SUM_WEIGHT in tensors:
+            known.append(tensors[PUSH_SUM_WEIGHT])
+        total, most = sum(int(each.sum()) for each in known), self._most_weight
         return f"the weights of its clients make {total} of {most}" if total > most else ""
 
     def _check_step(self, step: int) -> None:
@@ -180,43 +251,29 @@ class GraphMixing:
         """
         with self._lock:
             self._check_step(step)
-            lacking = np.setdiff1d(self._missing, everybody_absent)
+            needed = self._part.needed(self._number, everybody_absent)
+            lacking = np.intersect1d(self._missing, needed)
             if len(lacking):
                 return Payload(kind=LACKING, header={"client": int(lacking[0])})
-            self._stand_in(self._missing)
             return self._mix(everybody_absent)
-
-    def _stand_in(self, missing: Indices) -> None:
-        """Let the mean stand for models that weigh nothing, so that they have no move."""
-        rows = len(self._part.clients) + np.searchsorted(self._others, missing)
-        stands = {**self._mean, PUSH_SUM_WEIGHT: np.asarray(0)}
-        for name, column in self._models.stack.columns.items() if len(missing) else ():
-            column[rows] = stands[name]
 
     def _mix(self, everybody_absent: Indices) -> Payload:
         part, exponents = self._part, self._attempt.exponents
-        models, other, others = self._models, self._other, self._others
-        here, sources = len(part.clients), len(part.clients) + len(others)
-        weights = None
-        if part.pushes:
-            weights = column_of(models, slice(0, sources), PUSH_SUM_WEIGHT)[:, 0]
-        mixing, _ = part.mixing(self._number, everybody_absent, weights)
+        models, other, others, sums = self._models, self._other, self._others, self._sums
+        sources = len(part.clients) + len(others)
+        mixing = self._mixing(everybody_absent)
         there = np.flatnonzero(~np.isin(part.clients, everybody_absent))
-        if self._step:
-            self._sizes = largest_of(models, slice(0, sources), self._mean, exponents)
-        elif len(others):
-            theirs = largest_of(models, slice(here, sources), self._mean, exponents)
-            own = self._sizes
-            self._sizes = {name: np.append(own[name], theirs[name]) for name in theirs}
-        beyond = beyond_range(self._sizes, mixing, exponents)
+        sizes = self._sizes_of(sources)
+        beyond = beyond_range(sizes, mixing, exponents, sums)
         last = self._step + 1 == part.steps
         if beyond:
             self._let_go()
             return self._answer(there, self._beyond(there, beyond))
         with ThreadPoolExecutor(THREADS) as threads:
-            mix_models(models, other, sources, self._mean, self._sizes, mixing, exponents, threads)
+            mix_models(models, other, sources, self._mean, sizes, mixing, exponents, sums, threads)
             self._models, self._other = self._other, self._models
-            self._step, self._missing = self._step + 1, others
+            self._step, self._own_sizes = self._step + 1, None
+            self._begin_step()
             if not last:
                 return Payload(kind=MIXED)
             saved = threads.submit(self._save, other)
@@ -225,6 +282,33 @@ class GraphMixing:
         part.memory.keep(self._number, self._models, self._other)
         self._let_go()
         return answer
+
+    def _mixing(self, everybody_absent: Indices) -> Mixing:
+        """What the clients here take of each other, of states that came, and as sums."""
+        part, come = self._part, len(self._part.clients) + np.arange(len(self._others))
+        by_sum = come[~np.isin(self._others, self._come)]
+        weights = None
+        if part.pushes:
+            everybody = slice(0, len(part.clients) + len(self._others))
+            weights = column_of(self._models, everybody, PUSH_SUM_WEIGHT)[:, 0]
+            weights[by_sum] = 0
+        mixing = part.mixing(self._number, everybody_absent, weights)
+        if not len(by_sum):
+            return mixing
+        return replace(mixing.without_sources(by_sum), summed=self._sums.weights)
+
+    def _sizes_of(self, sources: int) -> dict[str, Floats]:
+        """By name (sources,): the largest moves of the clients here and of states that came."""
+        own, here = self._sizes_here(), len(self._part.clients)
+        found = {name: np.zeros(sources) for name in own}
+        for name, each in own.items():
+            found[name][:here] = each
+        come = here + np.searchsorted(self._others, self._come)
+        for run in np.split(come, np.flatnonzero(np.diff(come) != 1) + 1):
+            theirs = largest_of(self._models, as_slice(run), self._mean, own) if len(run) else {}
+            for name, each in theirs.items():
+                found[name][run] = each
+        return found
 
     def _let_go(self) -> None:
         """Hold no models any more, and take no more steps."""

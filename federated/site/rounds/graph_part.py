@@ -13,7 +13,9 @@ import numpy as np
 from ...config.schema import Graph, RunConfig
 from ...core.population.sampling import Indices
 from ...core.population.shares import Share, held
+from ...core.rounds.exchange_costs import crossing_sizes
 from ...core.state import Roles, State
+from ...core.topology.covers import Cover, CoverOf, remembering
 from ...core.topology.mixing import PUSH_SUM_UNIT, Mixing
 from ...prepare.costs import models_limit
 from ...prepare.inputs.run_inputs import RunInputs
@@ -52,6 +54,8 @@ class GraphPart:
     memory: ModelsInMemory
     pushes: bool
     """Whether nodes have push-sum weights."""
+    cover: CoverOf
+    """What crosses, from the edges between two sites."""
 
     @property
     def first(self) -> State:
@@ -60,23 +64,28 @@ class GraphPart:
 
     def mixing(
         self, number: int, absent: Indices, push_sum_weights: Indices | None = None
-    ) -> tuple[Mixing, Indices]:
-        """The mixing of a round at this site without absent clients, and whose models it takes.
+    ) -> Mixing:
+        """The mixing of a round at this site without absent clients.
 
-        Sources are counted through `clients`, and then through those others, which are ascending.
-        So are the push-sum weights, if nodes have any.
+        Sources are counted through `clients`, and then through the others of `full_mixing`. So are
+        the push-sum weights, if nodes have any.
         """
+        mixing, others = self.full_mixing(number)
         if push_sum_weights is None and not len(absent):
-            return self.full_mixing(number)
-        whole = self.mixing_of_round(number)
-        if len(absent):
-            whole = whole.without(absent)
+            return mixing
+        whole = self._whole(number, absent)
         if push_sum_weights is not None:
-            weights = np.zeros(self.population, dtype=np.int64)
-            _, others = self.full_mixing(number)
-            weights[np.concatenate([self.clients, others])] = push_sum_weights
-            whole = whole.split(weights)
-        return whole.among(self.clients)
+            whole = self._split(whole, np.concatenate([self.clients, others]), push_sum_weights)
+        return whole.among(self.clients, others)[0]
+
+    def _whole(self, number: int, absent: Indices) -> Mixing:
+        whole = self.mixing_of_round(number)
+        return whole.without(absent) if len(absent) else whole
+
+    def _split(self, whole: Mixing, clients: Indices, push_sum_weights: Indices) -> Mixing:
+        weights: Indices = np.zeros(self.population, dtype=np.int64)
+        weights[clients] = push_sum_weights
+        return whole.split(weights)
 
     def full_mixing(self, number: int) -> tuple[Mixing, Indices]:
         """The same of a round with all clients."""
@@ -88,14 +97,55 @@ class GraphPart:
     def _always(self) -> tuple[Mixing, Indices]:
         return self.mixing_of_round(1).among(self.clients)
 
-    def given(self, number: int, to: Share) -> Indices:
-        """The clients here whose models some clients of another site take, ascending."""
-        return self.mixing_of_round(number).taken(by=self._of(to), of=self.clients)
+    def given(self, number: int, to: Share, absent: Indices, *, sums: bool) -> Cover:
+        """What crosses to another site: whose states, and for whom partial sums if these may."""
+        return self._crossing(number, self.clients, self._of(to), absent, sums)
 
-    def taken(self, number: int, of: Share) -> Indices:
-        """The clients of another site whose models some clients here take, ascending."""
+    def taken(self, number: int, of: Share, absent: Indices, *, sums: bool) -> Cover:
+        """What crosses from another site."""
+        return self._crossing(number, self._of(of), self.clients, absent, sums)
+
+    def _crossing(
+        self, number: int, givers: Indices, takers: Indices, absent: Indices, sums: bool
+    ) -> Cover:
+        edges = self._whole(number, absent).edges_between(givers, takers)
+        return self.cover(*edges) if sums else Cover.of_states(edges[0])
+
+    def neighbors(self, number: int, of: Share) -> Indices:
+        """The clients of another site that some clients here take of, ascending."""
         _, others = self.full_mixing(number)
         return others[held(others, of)]
+
+    def needed(self, number: int, absent: Indices) -> Indices:
+        """The clients of other sites that some clients here take of without absent ones."""
+        if not len(absent):
+            return self.full_mixing(number)[1]
+        return self._whole(number, absent).among(self.clients)[1]
+
+    def sums(
+        self,
+        number: int,
+        cover: Cover,
+        absent: Indices,
+        push_sum_weights: Indices | None = None,
+    ) -> Mixing:
+        """What the targets of a cover take of the clients whose states do not cross.
+
+        Its sources are counted through `clients`, and so are the push-sum weights here.
+        """
+        whole = self._whole(number, absent)
+        if push_sum_weights is not None:
+            whole = self._split(whole, self.clients, push_sum_weights)
+        crossing = np.isin(self.clients, cover.states)
+        return whole.to(cover.sums, self.clients).without_sources(np.flatnonzero(crossing))
+
+    def weights_of(self, number: int, cover: Cover, of: Share, absent: Indices) -> Indices:
+        """By target of a cover, the weight of its sum over clients of another site, (k,).
+
+        It is known beforehand unless nodes have push-sum weights.
+        """
+        givers = np.setdiff1d(self._of(of), cover.states)
+        return self._whole(number, absent).to(cover.sums, givers).totals
 
     def places(self, some: Indices) -> Indices:
         """Where the models of some of the clients here lie."""
@@ -131,4 +181,5 @@ def part_of(
         client_id=partition.client_id,
         memory=ModelsInMemory(layout, limit, Spill(folder, min(AT_ONCE, limit // 8))),
         pushes=federation.pushes,
+        cover=remembering(crossing_sizes(inputs.initial, inputs.roles, pushes=federation.pushes)),
     )

@@ -20,6 +20,7 @@ from fedpilot.mediator import Payload
 from ...core.lifecycle import Visit
 from ...core.population.sampling import Indices
 from ...core.rounds.chunking import ranges
+from ...core.rounds.exchange_costs import EXCHANGE_FORMAT
 from ...core.state import State, averaged
 from ...engine.journal import RoundKey
 from ...errors import FederatedError
@@ -249,7 +250,10 @@ class GraphRound:
             models,
             other,
         )
-        header = {"absent": sorted(self._part.clients[absent].tolist())}
+        header = {
+            "absent": sorted(self._part.clients[absent].tolist()),
+            "exchange": EXCHANGE_FORMAT,
+        }
         self.answer.set_result(Payload(kind=TRAINED, header=header))
 
     def _keep_what_is_finite(self, models: SharedStack, own: SharedStack | None) -> Indices:

@@ -102,6 +102,10 @@ class SharedStack:
         """Bytes that a process should work on at a time; None for all, as they lie in memory."""
         return None if self._spill is None else self._spill.at_once
 
+    def room_for(self, layout: Layout, count: int) -> SharedStack:
+        """Zeros of another layout, where these states lie."""
+        return SharedStack(layout, count, self._spill)
+
     def blocks(self, places: slice | Indices) -> Iterator[slice | Indices]:
         """These places, in parts that a process should work on at a time; it lets each part go."""
         if self._spill is None:

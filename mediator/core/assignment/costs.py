@@ -2,8 +2,8 @@
 
 A site computes for `samples x pace / vnodes`. Its link carries the round's model to it and its sum
 back. On a graph, in each mixing step, a client's model also crosses once to each other site that
-has a receiver of it. Sites work side by side, so a phase of a round takes as long as its slowest
-site:
+has a receiver of it, unless the load says that sums over models take their place. Sites work side
+by side, so a phase of a round takes as long as its slowest site:
 
 * training: an order, the model to the site, the computation; in a star also the sum back;
 * then, on a graph, for each mixing step: giving (models up), taking (models down), mixing;
@@ -48,6 +48,9 @@ class SiteCost:
     models_up: int
     """Clients' models from the site in a round."""
     models_down: int
+    sums_up: int
+    """Partial sums that cross in the place of models."""
+    sums_down: int
     bytes_up: int
     bytes_down: int
     seconds: Mapping[Resource, float]
@@ -74,6 +77,8 @@ class RoundCost:
     sites: tuple[SiteCost, ...]
     crossing_models: int
     """Clients' models that cross between sites in a round."""
+    crossing_sums: int
+    """Partial sums that cross in the place of others."""
     unknown: tuple[str, ...]
     """What was not known, and how it counts."""
 
@@ -100,6 +105,16 @@ class SiteLoads:
     crossing: Indices | None
     """(sites, sites): the models that the first gives the second in a mixing step; None in a star,
     where clients have no models of their own."""
+    sums: Indices | None = None
+    """(sites, sites): the partial sums that cross beside them; None for none."""
+
+    def given(self, work: RoundWork) -> tuple[Indices, Indices]:
+        """(sites,) each: the bytes that sites give and take in a mixing step."""
+        assert self.crossing is not None
+        crossing = self.crossing * work.given_bytes
+        if self.sums is not None:
+            crossing = crossing + self.sums * work.partial_bytes
+        return crossing.sum(axis=1), crossing.sum(axis=0)
 
     @classmethod
     def of(
@@ -193,16 +208,19 @@ def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Parts]
     if load.crossing is None:
         return {"training": {**training, **back}}
     steps = work.mixing_steps
-    given, taken = load.crossing.sum(axis=1) * steps, load.crossing.sum(axis=0) * steps
+    given, taken = (steps * each for each in load.given(work))
+    takes = load.crossing.any(axis=0)
+    if load.sums is not None:
+        takes |= load.sums.any(axis=0)
     return {
         "training": training,
         "giving": {
             Resource.ROUND_TRIPS: steps * trip * (part.sum() > 1),
-            Resource.UP: given * work.model_bytes * prices.byte_up,
+            Resource.UP: given * prices.byte_up,
         },
         "taking": {
-            Resource.ROUND_TRIPS: steps * trip * (taken > 0),
-            Resource.DOWN: taken * work.model_bytes * prices.byte_down,
+            Resource.ROUND_TRIPS: steps * trip * takes,
+            Resource.DOWN: taken * prices.byte_down,
         },
         "mixing": {Resource.ROUND_TRIPS: steps * trip, **back},
     }
@@ -234,7 +252,9 @@ def cost_of(
     prices = Prices.of(sites, samples_known=samples_known)
     found = phases(load, prices, work)
     slowest = tuple(_slowest(name, parts, sites) for name, parts in found.items())
-    crossing = np.zeros((1, 1), dtype=np.int64) if load.crossing is None else load.crossing
+    none = np.zeros((1, 1), dtype=np.int64)
+    crossing = none if load.crossing is None else load.crossing
+    sums = none if load.sums is None else load.sums
     return RoundCost(
         seconds=sum(phase.seconds for phase in slowest),
         phases=slowest,
@@ -243,6 +263,7 @@ def cost_of(
             for at, site in enumerate(sites)
         ),
         crossing_models=int(crossing.sum()) * work.mixing_steps,
+        crossing_sums=int(sums.sum()) * work.mixing_steps,
         unknown=prices.unknown,
     )
 
@@ -303,9 +324,15 @@ def _of_site(
     samples_known: bool,
 ) -> SiteCost:
     clients, steps = int(load.clients[at]), work.mixing_steps
+    ways = {"models": load.crossing, "sums": load.sums}
+    crossing = {
+        f"{name}_{way}": 0 if each is None else int(each.sum(axis=axis)[at]) * steps
+        for name, each in ways.items()
+        for way, axis in (("up", 1), ("down", 0))
+    }
     up = down = 0
     if load.crossing is not None:
-        up, down = (int(load.crossing.sum(axis=axis)[at]) * steps for axis in (1, 0))
+        up, down = (int(each[at]) * steps for each in load.given(work))
     answer = work.sum_bytes + round(work.update_bytes * work.trained * clients)
     seconds = dict.fromkeys(Resource, 0.0)
     for parts in found.values():
@@ -315,9 +342,8 @@ def _of_site(
         site=site.name,
         clients=clients,
         samples=float(load.samples[at]) * work.trained if samples_known else None,
-        models_up=up,
-        models_down=down,
-        bytes_up=up * work.model_bytes + (answer if clients else 0),
-        bytes_down=down * work.model_bytes + (work.model_bytes if clients else 0),
+        bytes_up=up + (answer if clients else 0),
+        bytes_down=down + (work.model_bytes if clients else 0),
         seconds=seconds,
+        **crossing,
     )

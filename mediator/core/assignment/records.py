@@ -79,12 +79,21 @@ class RoundWork:
     trained: float = 1.0
     """The part of all clients that a round trains."""
     model_bytes: int = 0
-    """Of the model that each site gets, and of a client's own model on a graph."""
+    """Of the model that each site gets."""
     sum_bytes: int = 0
     """Of a site's answer: eight for each parameter."""
     update_bytes: int = 0
     """Added to an answer for each client, where an algorithm needs every update."""
     mixing_steps: int = 1
+    state_bytes: int | None = None
+    """Of what a client gives on a graph, if these are not `model_bytes`."""
+    partial_bytes: int = 0
+    """Of a sum over such states, which can take their place."""
+
+    @property
+    def given_bytes(self) -> int:
+        """Of a state that crosses between sites."""
+        return self.model_bytes if self.state_bytes is None else self.state_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

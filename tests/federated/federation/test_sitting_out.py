@@ -90,6 +90,20 @@ def test_clients_of_a_lost_site_sit_out_and_the_others_go_on(
     check_one_site_repeats_it(lab, run)
 
 
+@pytest.mark.parametrize("strategy", ["dpsgd", "push_sum"])
+@pytest.mark.parametrize("order", [7, 9])
+def test_sums_do_without_the_clients_of_a_lost_site(
+    order: int, strategy: str, lab: Lab, shaky: pytest.MonkeyPatch
+) -> None:
+    """All exchange with the first client, which is at another site than the lost one."""
+    shaky.setattr(ShakySite, "moments", {"north": {order}})
+    keys = {"name": "tree", "strategy": strategy, "graph__branching": CLIENTS - 1}
+    sites = {**keys, "federation__assignment": "round_robin", "graph__mixing_steps": 2}
+    run = in_time(lambda: run_over(lab, NAMES, **sites, **QUORUM))
+    assert {row["clients"] for row in run.rows[2:]} == {CLIENTS - CLIENTS // len(NAMES)}
+    check_one_site_repeats_it(lab, run)
+
+
 def there_at(site: str, log: Log) -> int:
     """How many clients a site has of the ring, by those that did not count."""
     said = log.of("round_quorum")[-1]

@@ -1,7 +1,8 @@
 """GraphRounds: has the sites train a graph's clients, exchange states, and mix.
 
 Each site trains its clients. Before each mixing step, every site gives the others the models of
-the clients whose neighbors are there; the coordinator passes them on by the digest of their blob.
+the clients whose neighbors are there, or partial sums over them where these are smaller; the
+coordinator passes them on by the digest of their blob.
 Then each site mixes, and the last time answers with the sum of its models. If a site is lost
 meanwhile, the round begins anew once it is back: its clients' models are at that site alone. If the
 run's quorum allows it, and the graph stays connected, the clients of an absent site sit the round
@@ -28,6 +29,7 @@ from ....config.schema import Graph
 from ....config.telling import DISTRIBUTION
 from ....core.population.sampling import Indices
 from ....core.population.shares import packed, part_name, told, unpacked
+from ....core.rounds.exchange_costs import EXCHANGE_FORMAT
 from ....core.rounds.participation import Rules, SiteRefused, TooFewSites
 from ....core.rounds.sitting_out import late_told, left_by
 from ....core.state import State
@@ -76,6 +78,9 @@ class GraphQuery(RoundQuery):
             not any(each in clients for clients in share) for each in absent
         ):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "clients that it was asked for")
+        form = answer.header.get("exchange", 1)
+        if type(form) is not int or form < 1:
+            raise AnswerRefused("`exchange`", f"{form!r:.60}", "a format of the exchange")
 
     def order(self, share: Share, prefix: str = "") -> Payload:
         order = super().order(share, prefix)
@@ -139,7 +144,7 @@ class GraphRounds:
             found: list[Answered] = []
             try:
                 for step in range(self._steps):
-                    self._exchange(query, parts, step)
+                    self._exchange(replace(query, header=header), trained, step)
                     if found := self._mix(mix, parts, step):
                         break
                 return replace(trained, all=found)
@@ -222,19 +227,31 @@ class GraphRounds:
 
     # -- one mixing step --------------------------------------------------------------------------
 
-    def _exchange(self, query: GraphQuery, parts: Sequence[Part], step: int) -> None:
-        """Pass the models of each site's clients on to the sites of their neighbors."""
-        shares = {part.site: part.share for part in parts}
-        self._run.orders.reserve_exchange(query.round_number, shares)
-        given = [
-            (one, other, self._ask(query, GIVING, one, step, about=other, to=told(other.share)))
-            for one, other in itertools.permutations(parts, 2)
-        ]
+    def _exchange(self, query: GraphQuery, trained: Answers, step: int) -> None:
+        """Pass on what each site's clients give to their neighbors at other sites."""
+        parts, shares = _parts(trained), {each.part.site: each.part.share for each in trained.all}
+        counted, absent = query.header.get("counted"), query.header["absent"]
+        there = np.ones(query.whole, bool) if counted is None else unpacked(counted, query.whole)
+        there[absent] = False
+        older = _older(trained)
+        number = query.round_number
+        self._run.orders.reserve_exchange(number, shares, np.flatnonzero(~there), older)
+
+        def form(one: Part, other: Part) -> dict[str, Any]:
+            """Of what crosses between two sites."""
+            return {} if {one.site, other.site} & older else {"exchange": EXCHANGE_FORMAT}
+
+        given = []
+        for one, other in itertools.permutations(parts, 2):
+            about, to = form(one, other), told(other.share)
+            ask = self._ask(query, GIVING, one, step, about=other, to=to, **about)
+            given.append((one, other, ask))
         taken = []
         for one, other, states in given:
             tensors = _answer(one.site, states).tensors
             if tensors:
-                ask = self._ask(query, TAKING, other, step, tensors, about=one, of=told(one.share))
+                more = {"of": told(one.share), **form(one, other)}
+                ask = self._ask(query, TAKING, other, step, tensors, about=one, **more)
                 taken.append((one, other, ask))
         for one, other, problem in taken:
             if said := _answer(other.site, problem).header.get("problem"):
@@ -287,6 +304,15 @@ class GraphRounds:
 
 def _parts(answers: Answers) -> list[Part]:
     return [each.part for each in answers.all]
+
+
+def _older(answers: Answers) -> set[str]:
+    """The sites that know no partial sums."""
+    return {
+        each.part.site
+        for each in answers.all
+        if each.payload.header.get("exchange", 1) < EXCHANGE_FORMAT
+    }
 
 
 class _Refused(Exception):

@@ -86,7 +86,7 @@ class TimedRound:
     @property
     def model_prices(self) -> npt.NDArray[np.float64]:
         """(sites,): the seconds for one model from the site, and one to it."""
-        return (self.prices.byte_up + self.prices.byte_down) * self.work.model_bytes
+        return (self.prices.byte_up + self.prices.byte_down) * self.work.given_bytes
 
     def load(self, places: Indices) -> SiteLoads:
         return SiteLoads.of(places, self.sites, self.work, self.exchange)
@@ -200,7 +200,7 @@ class _State:
         found = phases(load, timed.prices, timed.work)
         norms = {name: _norm(sum(parts.values(), np.zeros(sites))) for name, parts in found.items()}
         prices, work = timed.prices, timed.work
-        steps, model = work.mixing_steps, work.model_bytes
+        steps, model = work.mixing_steps, work.given_bytes
         weights = [
             norms["giving"][1] * prices.byte_up * model * steps,
             norms["taking"][1] * prices.byte_down * model * steps,

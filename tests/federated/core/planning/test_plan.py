@@ -106,6 +106,30 @@ def test_a_ring_is_cut_between_its_sites_and_compared_with_round_robin() -> None
     assert "cuts 2 of 10 edges" in unlinked.assignment.reason
 
 
+def test_a_hub_gets_partial_sums_in_the_place_of_models() -> None:
+    """Client 0 exchanges with all; five of them are at the other site."""
+    hub = Exchange.between(np.zeros(9, np.int64), np.arange(1, 10))
+    work = replace(STAR.work, state_bytes=90, partial_bytes=190)
+    inputs = replace(RING, assignment="capacity", exchanges=(hub,), work=work)
+    plan = planned(inputs, [SLOW, FAST], {"slow": 1, "fast": 1})
+    assert plan.cut is not None
+    assert (plan.cut.models, plan.cut.sums, plan.cut.nbytes) == (1, 1, 90 + 190)
+    fast, slow = plan.sites
+    assert (fast.models_out, fast.sums_in, slow.models_in, slow.sums_out) == (1, 1, 1, 1)
+    assert (fast.bytes_in, fast.bytes_out) == (100 + 190, 200 + 90)
+    assert (slow.bytes_in, slow.bytes_out) == (100 + 90, 200 + 190)
+    document = document_of(plan)
+    assert document["graph"]["cut"] == {
+        "strategy": "capacity",
+        "edges": 5,
+        "models": 1,
+        "sums": 1,
+        "bytes": 280,
+        "seconds": document["round"]["seconds"],
+    }
+    assert (document["sites"][0]["sums_in"], document["sites"][0]["sums_out"]) == (1, 0)
+
+
 def test_a_graph_that_changes_has_the_means_of_its_rounds() -> None:
     two = tuple(Exchange.directed(AROUND, (AROUND + step) % 10) for step in (1, 5))
     inputs = replace(RING, exchanges=two, lasting=False)

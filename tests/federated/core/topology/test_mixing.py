@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from fedpilot.federated.core.rounds.exchange_costs import crossings, states_alone
 from fedpilot.federated.core.topology.edges import Edges
 from fedpilot.federated.core.topology.graphs import GraphOptions, TopologyName, topology
 from fedpilot.federated.core.topology.mixing import (
@@ -158,12 +159,16 @@ def test_some_nodes_mix_as_they_do_among_all(edges: Edges, random: Random) -> No
     cut = random.randint(0, edges.nodes)
     some, rest = (np.array(part, dtype=np.int64) for part in (order[:cut], order[cut:]))
     part, others = mixing.among(some)
-    assert others.tolist() == mixing.taken(by=some, of=rest).tolist() == sorted(set(others))
+    of, to = mixing.edges_between(rest, some)
+    assert others.tolist() == sorted(set(of.tolist()))
     assert not set(others) & set(some)
     sources = np.concatenate([some, others])
+    elsewhere = mixing.to(some, rest)
     for place, node in enumerate(some.tolist()):
         found = {int(sources[source]): weight for source, weight in row(part, place).items()}
         assert found == row(mixing, node)
+        theirs = {int(rest[source]): w for source, w in row(elsewhere, place).items()}
+        assert theirs == {source: found[source] for source in of[to == node].tolist()}
 
 
 TRIANGLE = Edges.undirected(3, [(0, 1), (1, 2), (0, 2)])
@@ -214,5 +219,6 @@ def test_a_state_crosses_once_to_each_place_that_takes_it(
     for of in range(places):
         for by in set(range(places)) - {of}:
             by_nodes, of_nodes = (np.flatnonzero(place == each) for each in (by, of))
-            counted += len(mixing.taken(by=by_nodes, of=of_nodes))
-    assert edges.crossing(place) == counted
+            counted += len(set(mixing.edges_between(of_nodes, by_nodes)[0].tolist()))
+    crossing = crossings(edges.sources, edges.receivers, place, places, states_alone)
+    assert (crossing.states.sum(), crossing.sums.sum()) == (counted, 0)

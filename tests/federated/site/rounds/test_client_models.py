@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpilot.federated.core.state import Array
+from fedpilot.federated.core.state import Array, TensorRole
 from fedpilot.federated.core.topology.edges import Edges
 from fedpilot.federated.core.topology.mixing import metropolis
 from fedpilot.federated.site.rounds.client_models import (
@@ -17,6 +17,7 @@ from fedpilot.federated.site.rounds.client_models import (
     mix_models,
     squares_of,
 )
+from fedpilot.federated.site.rounds.partial_sums import SumForm, TakenSums
 from fedpilot.federated.site.states.layouts import Layout
 from fedpilot.federated.site.states.shared_memory import SharedStack, Spill
 
@@ -64,8 +65,11 @@ def mixed(spill: Spill | None, kind: str, edges: Edges) -> tuple[Array, int]:
     mean = {name: column[0] / 2 for name, column in models.stack.columns.items()}
     exponents, everybody = {"w": 20, "b": 25}, slice(0, clients)
     sizes = largest_of(models, everybody, mean, exponents)
+    roles = dict.fromkeys(exponents, TensorRole.TRAINED)
+    form = SumForm(mean=mean, roles=roles, exponents=exponents, pushes=False)
     with ThreadPoolExecutor(2) as threads:
-        mix_models(models, into, clients, mean, sizes, metropolis(edges), exponents, threads)
+        mixing, nothing = metropolis(edges), TakenSums(clients, form)
+        mix_models(models, into, clients, mean, sizes, mixing, exponents, nothing, threads)
     return into.stack.rows, squares_of(into, np.arange(clients), mean, exponents)
 
 

@@ -19,7 +19,7 @@ from fedpilot.mediator.core.assignment import (
     places_of,
     round_cost,
 )
-from fedpilot.mediator.core.assignment.costs import Resource
+from fedpilot.mediator.core.assignment.costs import Resource, SiteLoads, cost_of
 from fedpilot.mediator.core.links import LinkSpeed
 
 known = st.none() | st.floats(0.01, 1e6)
@@ -191,6 +191,21 @@ def test_each_mixing_step_moves_the_models_again() -> None:
     among = exchange([(0, 4)], directed=False)
     found = round_cost(PLACES, [FAST, SLOW], replace(SEVEN, mixing_steps=3), among)
     assert found.crossing_models == 6
+
+
+def test_partial_sums_take_bytes_of_their_own_in_the_place_of_models() -> None:
+    work = replace(SEVEN, mixing_steps=2, state_bytes=1_000_000, partial_bytes=3_000_000)
+    crossing, sums = np.array([[0, 1], [0, 0]]), np.array([[0, 0], [2, 0]])
+    load = SiteLoads(np.array([4, 3]), np.array([400, 300]), crossing, sums)
+    found = cost_of(load, [FAST, SLOW], work, samples_known=True)
+    a, b = found.sites
+    assert (found.crossing_models, found.crossing_sums) == (2, 4)
+    assert (a.models_up, a.models_down, a.sums_up, a.sums_down) == (2, 0, 0, 4)
+    assert (b.models_up, b.models_down, b.sums_up, b.sums_down) == (0, 2, 4, 0)
+    assert (a.bytes_up, a.bytes_down) == (2_000_000 + 4_000_000, 12_000_000 + 2_000_000)
+    assert (b.bytes_up, b.bytes_down) == (12_000_000 + 4_000_000, 2_000_000 + 2_000_000)
+    assert found.phases[1].seconds == pytest.approx(0.2 + 12.0)
+    assert found.phases[2].seconds == pytest.approx(0.2 + 0.2)
 
 
 def test_in_a_star_sites_do_not_wait_for_each_other_before_their_answer() -> None:
