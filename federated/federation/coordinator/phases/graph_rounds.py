@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpilot.mediator import Payload, Share, SiteUnreachable
+from fedpilot.mediator import Payload, Share, SiteUnreachable, members
 from fedpilot.mediator.errors import AnswerUnreadable
 
 from ....config.schema import Graph
@@ -74,9 +74,8 @@ class GraphQuery(RoundQuery):
         absent = answer.header.get("absent")
         if not isinstance(absent, list) or any(type(each) is not int for each in absent):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "a list of clients")
-        if len(set(absent)) < len(absent) or any(
-            not any(each in clients for clients in share) for each in absent
-        ):
+        named = set(absent)
+        if len(named) < len(absent) or (named and not named.issubset(members(share).tolist())):
             raise AnswerRefused("`absent`", f"{absent!r:.60}", "clients that it was asked for")
         form = answer.header.get("exchange", 1)
         if type(form) is not int or form < 1:
