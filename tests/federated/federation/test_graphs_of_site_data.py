@@ -158,7 +158,7 @@ def test_a_plan_counts_the_clients_that_stay(hospitals: Hospitals) -> None:
     assert plan.cut.models == 6
     assert document_of(plan)["sites"][0]["pinned"] == 4
     shown = io.StringIO()
-    Console(file=shown, width=200).print(plan_table(plan, Path("x.yaml")))
+    Console(file=shown, width=200).print(plan_table(plan, Path("x.yaml"), 0.0))
     assert "all clients stay at the sites of their data" in shown.getvalue()
     assert federation.loaded.shares_among(tuple(AT)) == {
         site: (range(4 * place, 4 * place + 4),) for place, site in enumerate(AT)

@@ -24,7 +24,8 @@ FOLDED = [
     pytest.param(DROPPING, id="dropout"),
 ]
 
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+GPU = torch.cuda.is_available()
+on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU of NVIDIA")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -40,7 +41,7 @@ def test_rows_without_a_client_change_no_bit(case: Case, optimizer: str) -> None
 
 
 @on_a_gpu
-@pytest.mark.parametrize(("case", "kind"), STACKED)
+@pytest.mark.parametrize(("case", "kind"), STACKED if GPU else STACKED[:1])
 def test_on_a_gpu_a_clients_bits_do_not_depend_on_its_mates(case: Case, kind: str) -> None:
     clients = case.clients(device="cuda", double=False, number_of_epochs=2)
     clients.trainers.checked(Execution(ExecutionKind(kind), CHUNK))
@@ -59,7 +60,7 @@ def test_on_a_gpu_a_clients_bits_do_not_depend_on_its_mates(case: Case, kind: st
 
 
 @on_a_gpu
-@pytest.mark.parametrize(("case", "kind"), STACKED)
+@pytest.mark.parametrize(("case", "kind"), STACKED if GPU else STACKED[:1])
 def test_on_a_gpu_training_together_is_training_one_by_one(case: Case, kind: str) -> None:
     clients = case.clients(device="cuda", number_of_epochs=2)
     alone, together = clients.train(), clients.train(kind=kind, chunk_size=CHUNK)

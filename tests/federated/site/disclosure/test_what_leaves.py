@@ -49,7 +49,7 @@ LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "released": {},
     "aggregated": {},
     "closing": {},
-    "graph_trained": {"absent": list},
+    "graph_trained": {"absent": list, "exchange": int},
     "states": {},
     "states_taken": {"problem": str},
     "nodes_evaluated": {},
