@@ -8,20 +8,16 @@ memory. `planted` has blocks as large as the sites' parts, each with a mix of la
 
 from __future__ import annotations
 
-import resource
-import time
 from collections.abc import Mapping
 
 import numpy as np
 from measuring import Run, command, measured, parser, result_of, spread, table
-from mediation.locality import VNODES, rand_index
+from mediation.locality import VNODES, assigned, rand_index
 
-from fedpilot.mediator.core.assignment import SiteCapacity, assign
 from fedpilot.mediator.core.assignment.cuts.graph_cuts import in_order
 from fedpilot.mediator.core.assignment.cuts.label_cells import label_shares
 from fedpilot.mediator.core.assignment.cuts.label_sites import LabelSites
 from fedpilot.mediator.core.assignment.proportions import proportional
-from fedpilot.mediator.core.assignment.shares import members
 
 SECTION = "data_affinity"
 SAMPLES = 60
@@ -47,24 +43,15 @@ def divide(mix: str, clients: int, labels: int) -> dict[str, float]:
     goal = np.array([counts[site] for site in sorted(VNODES)])
     blocks = np.random.default_rng(5).permutation(in_order(goal))
     histograms = labels_of(mix, clients, labels, blocks)
-    sites = [SiteCapacity(site, vnodes) for site, vnodes in VNODES.items()]
-    started = time.perf_counter()
-    shares = assign("data_affinity", clients, sites, labels=histograms).shares
-    seconds = time.perf_counter() - started
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    parts = np.empty(clients, dtype=np.int64)
-    for place, site in enumerate(sorted(VNODES)):
-        parts[members(shares[site])] = place
-    nobody = [np.arange(0)] * len(goal)
-    found = LabelSites.of(label_shares(histograms), np.arange(clients), nobody, goal)
+    parts, costs = assigned("data_affinity", clients, labels=histograms)
+    pinned = [np.arange(0)] * len(goal)
+    found = LabelSites.of(label_shares(histograms), np.arange(clients), pinned, goal)
     return {
         "within": found.variation(parts),
         "order": found.variation(in_order(goal)),
         "fullest": float((np.bincount(parts, minlength=len(goal)) / goal).max()),
         "rand": rand_index(parts, blocks) if mix == "planted" else 0.0,
-        "ranges": float(sum(map(len, shares.values()))),
-        "seconds": seconds,
-        "gib": memory,
+        **costs,
     }
 
 

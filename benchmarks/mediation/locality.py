@@ -13,6 +13,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -34,7 +35,6 @@ from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
     in_order,
 )
 from fedpilot.mediator.core.assignment.proportions import proportional
-from fedpilot.mediator.core.assignment.shares import members
 from fedpilot.mediator.core.links import LinkSpeed
 
 SECTION = "locality"
@@ -75,14 +75,7 @@ def cut(name: str, nodes: int) -> dict[str, float]:
     blocks = np.random.default_rng(5).permutation(in_order(goal))
     ends = edges_of(name, nodes, blocks)
     exchange = Exchange.between(ends[:, 0], ends[:, 1])
-    sites = [SiteCapacity(site, vnodes) for site, vnodes in VNODES.items()]
-    started = time.perf_counter()
-    shares = assign("locality", nodes, sites, exchange=exchange).shares
-    seconds = time.perf_counter() - started
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    parts = np.empty(nodes, dtype=np.int64)
-    for place, site in enumerate(sorted(VNODES)):
-        parts[members(shares[site])] = place
+    parts, costs = assigned("locality", nodes, exchange=exchange)
     graph = Adjacency.of(nodes, exchange.ends, np.zeros((nodes, len(VNODES)), dtype=np.int64))
     return {
         "edges": graph.edges,
@@ -92,9 +85,21 @@ def cut(name: str, nodes: int) -> dict[str, float]:
         "recursive": crossing(graph, by_metis(graph, goal, recursive=True)),
         "fullest": float((np.bincount(parts, minlength=len(goal)) / goal).max()),
         "rand": rand_index(parts, blocks) if name == "planted" else 0.0,
-        "seconds": seconds,
-        "gib": memory,
+        **costs,
     }
+
+
+def assigned(strategy: str, clients: int, **known: Any) -> tuple[np.ndarray, dict[str, float]]:
+    """(clients,) the place of each client's site, by name; and what it took to assign them."""
+    sites = [SiteCapacity(site, vnodes) for site, vnodes in sorted(VNODES.items())]
+    started = time.perf_counter()
+    shares = assign(strategy, clients, sites, **known).shares
+    costs = {
+        "seconds": time.perf_counter() - started,
+        "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "ranges": float(sum(map(len, shares.values()))),
+    }
+    return places_of(shares, sites, clients), costs
 
 
 def slow(name: str, nodes: int, *slow_sites: int) -> dict[str, float]:

@@ -119,7 +119,7 @@ class GraphMixing:
 
     def _begin_step(self) -> None:
         self._missing = self._others
-        """Neighbors elsewhere of whom neither states nor sums have come for this step."""
+        """Neighbors elsewhere whose sites have sent neither states nor sums for this step."""
         self._come = np.empty(0, dtype=np.int64)
         """Those whose states have come."""
         self._sums = TakenSums(len(self._part.clients), self._form)

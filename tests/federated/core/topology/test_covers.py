@@ -21,7 +21,7 @@ Pairs = list[tuple[int, int]]
 
 
 def cover_of(pairs: Pairs, sizes: CrossingSizes) -> Cover:
-    """That of edges (source, target)."""
+    """The cheapest cover of edges (source, target)."""
     return cheapest_cover(*np.array(pairs, dtype=np.int64).reshape(-1, 2).T, sizes)
 
 

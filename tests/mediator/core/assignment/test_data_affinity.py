@@ -217,8 +217,8 @@ def test_the_largest_site_gets_the_cells_around_one_first() -> None:
 def test_moves_never_make_the_clients_of_a_site_less_alike(clients: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     goal = np.array(list(proportional(clients, {"a": 1, "b": 2, "c": 3}).values()))
-    nobody = [np.arange(0)] * 3
-    labels = LabelSites.of(shares_of(clients, seed), np.arange(clients), nobody, goal)
+    pinned = [np.arange(0)] * 3
+    labels = LabelSites.of(shares_of(clients, seed), np.arange(clients), pinned, goal)
     parts = random.permutation(in_order(goal))
     settled = labels.settled(parts)
     assert (np.bincount(settled, minlength=3) == goal).all()

@@ -1,4 +1,4 @@
-"""A link is as fast as the blobs that cross it show, whatever delays a few of them."""
+"""The blobs that cross a link show its speed, even if a few of them are delayed."""
 
 from __future__ import annotations
 
