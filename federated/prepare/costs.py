@@ -23,6 +23,9 @@ KEPT_SHARE, MODELS_SHARE = 0.25, 0.3
 and for the models of a graph's clients, before and after a round, unless the config says more."""
 SAVED = 4
 """Rounds whose models a graph's sites have saved at most: two checkpoints, and the last two."""
+REPLICATED = 4
+"""The same of replicas: the last one and the one that is being made, each at the clients' own site
+and at its holder."""
 
 
 def budget_of(config: RunConfig) -> Budget:
@@ -112,7 +115,9 @@ def spilling(config: RunConfig, clients: int, bytes_of_model: int) -> Spilling |
     each = -(-clients // len(config.sites.names))
     if not config.federation.is_graph or 2 * each * bytes_of_model <= models_limit(config):
         return None
-    return Spilling(2 * clients * bytes_of_model, SAVED * clients * bytes_of_model)
+    replicated = 0 if config.participation.replicate_every is None else REPLICATED
+    saved = (SAVED + replicated) * clients * bytes_of_model
+    return Spilling(2 * clients * bytes_of_model, saved)
 
 
 def check_disk(config: RunConfig, clients: int, bytes_of_model: int) -> None:

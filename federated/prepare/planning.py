@@ -18,6 +18,7 @@ from ..core.planning.measured import Measured
 from ..core.planning.plan import UNKNOWN, Known, PlanInputs, PlannedMemory
 from ..core.planning.sites import GangWish, SitesWish
 from ..core.population.sampling import Indices
+from ..core.rounds.exchange_costs import crossing_sizes
 from .assigning import strategy_of
 from .gang_request import object_store_bytes
 from .grouping import steps_of
@@ -99,6 +100,10 @@ def plan_inputs(
             if like is None or like.model_bytes is None
             else f"measured in run {like.run}"
         ),
+        replicate_every=config.participation.replicate_every,
+        replicated_bytes=crossing_sizes(
+            inputs.initial, inputs.roles, pushes=federation.pushes
+        ).state,
         measured=like,
     )
 

@@ -54,9 +54,10 @@ from .node_placement import NodePlacement
 from .object_store import STORE_BYTES, SharedModels
 from .orders import Answer, execution_of, key_of
 from .rounds.graph_mixing import Crossing, GraphMixing
-from .rounds.graph_part import GraphPart, part_of
+from .rounds.graph_part import GraphPart, layout_of, part_of
 from .rounds.graph_round import GraphRound
 from .rounds.node_evaluation import NodeEvaluator
+from .rounds.replicas import SiteReplicas
 from .rounds.round_queue import RoundQueue
 from .rounds.star_round import SiteRound
 from .rounds.surroundings import Pace, Surroundings
@@ -208,6 +209,7 @@ class FederatedWorkload:
             self._check_order,
         )
         self._node_evaluator = NodeEvaluator(self._config, self._inputs)
+        self._mixes = ThreadPoolExecutor(1, "mixing")
         self._handlers = {
             "round": self._train_round,
             "close_round": self._close_round,
@@ -222,10 +224,10 @@ class FederatedWorkload:
             "node.aggregate": nodes.aggregate,
             "node.release": nodes.release,
             "node.show": nodes.show,
+            **self._of_replicas(),
         }
         for each in (self._memory, self._models, self._pool):
             self._started.callback(each.close)
-        self._mixes = ThreadPoolExecutor(1, "mixing")
         self._started.callback(self._mixes.shutdown)
         self._pool.start()
         try:
@@ -414,7 +416,20 @@ class FederatedWorkload:
         past, every = header["round"] - 2, self._config.outputs.checkpoint_every
         if self._graphs is not None and past % every and past not in header["checkpoints"]:
             states.forget_round(past)
+        if self._config.participation.replicate_every is not None:
+            states.forget_rounds_but(header["checkpoints"])  # the oldest one stays for a replica
         return states
+
+    def _states_of_replicas(self, header: Mapping[str, Any]) -> ClientStates:
+        return self._memory.of_round(self._path_of_states(header), header["round"], 0)
+
+    def _of_replicas(self) -> Mapping[str, Callable[[Payload], Answer]]:
+        """The handlers of orders about replicas, if the run makes any."""
+        if self._config.participation.replicate_every is None:
+            return {}
+        layout, population = layout_of(self._config, self._inputs), self._inputs.population
+        states_of, path_of = self._states_of_replicas, self._path_of_states
+        return SiteReplicas(layout, population, states_of, path_of, self._mixes).handlers
 
     def _path_of_states(self, header: Mapping[str, Any]) -> Path:
         return Path(self._kept_in(header)) / f"{self._site}.clients.sqlite"

@@ -22,6 +22,7 @@ from ..core.assignment import (
     SiteCapacity,
     assign,
     elsewhere,
+    handed_over,
     name_of,
     places_of,
     reassigned,
@@ -305,6 +306,14 @@ class SiteMembership:
                 )
                 if self._assignment is before:
                     self._returning.discard(site)
+
+    def hand_over(self, site: str, to: str, reason: str, *, round_number: int = 0) -> None:
+        """Give a site's movable clients to the site that holds what they keep."""
+        with self._lock:
+            self._assignment = handed_over(
+                self.assignment, site, to, round_number=round_number, reason=reason
+            )
+        self._tell(site)
 
     def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
         """Deal clients to open sites not in `without`, by vnodes; empty if there is none."""

@@ -16,7 +16,14 @@ from fedpilot.common.strict_yaml.schema_problems import Conflict
 
 from .data import Data
 from .learning import Evaluation, FederationConfig, Graph, Hierarchy, Model, Run, Training
-from .rules import BETWEEN, graph_conflicts, hierarchy_conflicts, late_conflicts, share_conflicts
+from .rules import (
+    BETWEEN,
+    graph_conflicts,
+    hierarchy_conflicts,
+    late_conflicts,
+    replica_conflicts,
+    share_conflicts,
+)
 from .running import (
     SITES_IN_WORDS,
     Outputs,
@@ -88,5 +95,6 @@ class RunConfig(Section):
         yield from hierarchy_conflicts(self)
         yield from graph_conflicts(self)
         yield from late_conflicts(self)
+        yield from replica_conflicts(self)
         if self.sites.count is not None:
             yield from share_conflicts(self.robustness, self.sites.count)

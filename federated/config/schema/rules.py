@@ -190,6 +190,48 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             )
 
 
+def replica_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about replicas of clients' states; keys from the top."""
+    every, federation = config.participation.replicate_every, config.federation
+    if every is None:
+        return
+
+    def about(found: str, allowed: str = "leave one of them out", key: str = "") -> Conflict:
+        what = f"`replicate_every` {found}"
+        return Conflict(key=key or "participation.replicate_every", found=what, allowed=allowed)
+
+    if not federation.is_graph:
+        keep = (
+            "what a `client_update` keeps stays at its site"
+            if config.training.client_update is not None
+            else "clients keep nothing between rounds"
+        )
+        yield about(
+            f"with `topology: {federation.topology}`, where {keep}",
+            "leave it out, or a graph, such as `topology: ring`",
+        )
+    if config.data.from_ is not None:
+        yield about("with `data.from: sites`: a client cannot go on without its data")
+    if config.sites.count == 1:
+        yield about("with one site, which has no other one for a replica", "2 sites or more")
+    if every >= federation.rounds:
+        yield about(
+            f"of {every}, and the run has {federation.rounds} rounds: none is made before the last",
+            f"less than {federation.rounds}",
+        )
+    if config.participation.quorum < 1:
+        yield about(
+            f"with a quorum of {config.participation.quorum:g}, by which the clients of a lost "
+            "site sit out"
+        )
+    if not config.participation.replacement:
+        yield about("with `replacement: false`, by which clients wait for their site")
+    for name, most in config.traffic:
+        if most is not None:
+            found = "together with it: a run that goes back moves the bytes of rounds again"
+            yield about(found, key=f"traffic.{name}")
+
+
 def _or(names: list[str]) -> str:
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} or {last}" if first else last

@@ -159,8 +159,8 @@ class Participation(Section):
     done as the cohort has."""
     replacement: bool = True
     """Whether other sites train the movable clients of a lost site; otherwise these wait for their
-    site. With a `client_update`, and on a graph, clients always wait, since their state is at their
-    site."""
+    site. With a `client_update`, and on a graph without `replicate_every`, clients always wait,
+    since their state is at their site."""
     late_updates: Literal["discard", "carry"] = "discard"
     """What happens to updates that arrive after their round closed. `carry` adds them to a later
     round, with less weight the later they are. It needs `fedavg`, and a clock that closes
@@ -171,9 +171,14 @@ class Participation(Section):
     most_rounds_late: Annotated[int, Gt(0), Le(100)] = 1
     """With `carry`: most rounds that an update may be late; the run discards later ones. It keeps
     as many earlier models."""
+    replicate_every: Positive | None = Field(default=None, examples=[10])
+    """On a graph over several sites: rounds between replicas, for which each site copies its
+    clients' models to another site. If a site then stays away for `wait_for_sites_s`, the run goes
+    back to the replica's round, and its clients go on at that other site, with the same bits. Left
+    out: no replicas."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds to wait for a site that must return. Then the run ends, unless the quorum allows a
-    round without its clients."""
+    round without its clients, or there is a replica of what they have."""
     closing_s: PositiveFloat = 30.0
     """Seconds that sites have to send finished work after a round closes. Chunks that workers are
     training at that moment still count."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .feasibility import Shortfall
-from .plan import Cut, Plan, SitePlan
+from .plan import Cut, Plan, PlannedReplicas, SitePlan
 
 FORMAT = 1
 DIGITS = 6
@@ -40,8 +40,8 @@ def document_of(plan: Plan) -> dict[str, Any]:
         },
         "run": {
             "seconds": None if plan.seconds is None else _figure(plan.seconds * rounds),
-            "bytes_in": _figure(plan.bytes_in * rounds),
-            "bytes_out": _figure(plan.bytes_out * rounds),
+            "bytes_in": _figure(plan.bytes_of_run[0]),
+            "bytes_out": _figure(plan.bytes_of_run[1]),
         },
         "memory": {
             "chunk_bytes": inputs.memory.chunk_bytes,
@@ -58,6 +58,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
             "cut": _cut(plan.cut),
             "round_robin": _cut(plan.round_robin),
         },
+        "replicas": None if plan.replicas is None else _replicas(plan.replicas),
         "sources": {"pace": inputs.pace.source, "bytes": inputs.bytes_source},
         "unknown": list(plan.unknown),
         "like": None
@@ -117,6 +118,18 @@ def _site(site: SitePlan) -> dict[str, Any]:
         },
         "kept_bytes": site.kept_bytes,
         "from": site.from_,
+    }
+
+
+def _replicas(replicas: PlannedReplicas) -> dict[str, Any]:
+    return {
+        "every": replicas.every,
+        "count": replicas.count,
+        "bytes": replicas.nbytes,
+        "sites": [
+            {"name": site, "holder": each.site, "bytes": each.nbytes, "reason": each.reason}
+            for site, each in replicas.holders.items()
+        ],
     }
 
 

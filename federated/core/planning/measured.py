@@ -20,6 +20,8 @@ EXCHANGE = "exchange"
 EVALUATION = "evaluation"
 SINGLE = "node"
 """The purpose of orders about single clients, which are no part of a round."""
+REPLICA = "replica"
+"""The purpose of replicas of clients' states, which are no part of a round either."""
 TO_SITE, FROM_SITE = "to_site", "from_site"
 Traffic = Iterable[tuple[int, str, str, str, int]]
 """Rows of traffic.csv: round, site, direction, purpose, bytes."""
@@ -131,7 +133,7 @@ def _bytes_of(
     for number, site, direction, purpose, nbytes in traffic:
         # A model that came for the evaluation of a round is the one that the next round trains.
         used = number + 1 if purpose == EVALUATION else number
-        if used in rounds and purpose != SINGLE:
+        if used in rounds and purpose not in (SINGLE, REPLICA):
             whole[site, direction] += nbytes
             base[site, direction] += nbytes if purpose != EXCHANGE else 0
     count = max(1, len(rounds))

@@ -12,6 +12,8 @@ from fedpilot.mediator.core.assignment import (
     Assignment,
     ChosenStrategy,
     Exchange,
+    Holder,
+    ReplicaSite,
     Resource,
     RoundCost,
     RoundWork,
@@ -20,6 +22,7 @@ from fedpilot.mediator.core.assignment import (
     SiteLoads,
     assign,
     cost_of,
+    holders,
     places_of,
     size,
 )
@@ -80,6 +83,10 @@ class PlanInputs:
     """Seconds per sample of a vnode, where a site's own is not known."""
     memory: PlannedMemory
     bytes_source: str
+    replicate_every: int | None = None
+    """Rounds between replicas of clients' models; None without any."""
+    replicated_bytes: int = 0
+    """Of each client."""
     measured: Measured | None = None
     """What another run measured, if the plan follows it."""
 
@@ -146,6 +153,23 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReplicas:
+    """The replicas of clients' models; what rooms sites have is not known."""
+
+    every: int
+    """Rounds between them."""
+    count: int
+    """In the run, if it loses no site."""
+    holders: Mapping[str, Holder]
+    """By site, the one that holds its clients' models."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of one replica, to the sites as well as from them."""
+        return sum(each.nbytes for each in self.holders.values() if each.site is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A run before it starts."""
 
@@ -162,6 +186,8 @@ class Plan:
     cut: Cut | None
     """None in a star, and with one site."""
     round_robin: Cut | None
+    replicas: PlannedReplicas | None
+    """None if the run makes none."""
 
     @property
     def bytes_in(self) -> float:
@@ -170,6 +196,13 @@ class Plan:
     @property
     def bytes_out(self) -> float:
         return sum(site.bytes_out for site in self.sites)
+
+    @property
+    def bytes_of_run(self) -> tuple[float, float]:
+        """To the sites and from them in all rounds, with the replicas between them."""
+        each = 0 if self.replicas is None else self.replicas.nbytes * self.replicas.count
+        rounds = self.inputs.rounds
+        return self.bytes_in * rounds + each, self.bytes_out * rounds + each
 
 
 def assigned(
@@ -237,7 +270,21 @@ def planned(
         edges=_edges(inputs),
         cut=cut,
         round_robin=robin,
+        replicas=_replicas(inputs, capacity, parts),
     )
+
+
+def _replicas(
+    inputs: PlanInputs, sites: Sequence[SiteCapacity], parts: Sequence[SitePlan]
+) -> PlannedReplicas | None:
+    if (every := inputs.replicate_every) is None:
+        return None
+    found = [
+        ReplicaSite(capacity=site, nbytes=part.clients * inputs.replicated_bytes)
+        for site, part in zip(sites, parts, strict=True)
+    ]
+    count = (inputs.rounds - 1) // every
+    return PlannedReplicas(every=every, count=count, holders=holders(found))
 
 
 def capacities(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.rounds.participation import SiteRefused, TooFewSites
 from ...core.rounds.round_costs import Costs
 from ...core.state import State, averaged, digest
 from ...core.topology.mixing import consensus_distance
@@ -26,6 +27,7 @@ from .phases.evaluation import EvaluationPhase
 from .phases.graph_adapting import GraphAdaptation
 from .phases.graph_rounds import GraphRounds
 from .phases.node_evaluation import NodeEvaluationPhase
+from .phases.replication import Replication
 from .phases.training import RoundTraining, TrainingPhase
 from .round_log import RoundLog, model_of
 from .run_context import RunContext
@@ -55,6 +57,8 @@ class Coordinator:
             rule, nodes = run.adapting, self._node_evaluation
             graph = GraphRounds(run, None if rule is None else GraphAdaptation(run, rule, nodes))
         self._training = TrainingPhase(run=run, graph_rounds=graph)
+        every = run.config.participation.replicate_every
+        self._replication = None if every is None else Replication(run, self._log, every)
 
     def first(self, initial: State) -> GlobalModel:
         """The model that a new run starts from."""
@@ -67,6 +71,8 @@ class Coordinator:
         """
         for site, reason in out_for_good(self._run.limits.refusals).items():
             self._run.mediator.membership.distrust(site, reason)
+        if self._replication is not None:
+            self._replication.recover()
         checkpoint = self._log.read_back()
         return self.first(initial) if checkpoint is None else model_of(checkpoint)
 
@@ -81,8 +87,11 @@ class Coordinator:
             try:
                 self._book_traffic()  # of the start
                 while (reason := self._reason_to_end(model.round_number)) is None:
-                    model = self._round(model)
+                    model = self._round_or_back(model)
                     moved(model)
+                if self._replication is not None:
+                    self._replication.end(model)
+                    self._book_traffic()
             finally:
                 self._log.end(model)
         return reason
@@ -92,6 +101,16 @@ class Coordinator:
         if early is not None:
             return early
         return f"all {last} rounds are done" if done >= last else None
+
+    def _round_or_back(self, model: GlobalModel) -> GlobalModel:
+        """The next round's model, or after the loss of a site that of a replica's round."""
+        if self._replication is None:
+            return self._round(model)
+        self._replication.replicate(model)
+        try:
+            return self._round(model)
+        except (TooFewSites, SiteRefused) as error:
+            return self._replication.go_back(error, model)
 
     def _round(self, model: GlobalModel) -> GlobalModel:
         if (budget := self._run.orders.budget) is not None:

@@ -7,7 +7,7 @@ so a resumed run reads them back first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -36,13 +36,10 @@ class RoundLog:
         self._folder = folder
         self._identity = identity
         self._saved_round = -1
-        stopping = config.evaluation.early_stopping
-        self.progress = Progress(
-            metric=config.evaluation.metric,
-            patience=stopping.patience if stopping else None,
-            min_delta=stopping.min_delta if stopping else 0.0,
-            target=stopping.target if stopping else None,
-        )
+        self._last_round = 0
+        """The last one with a row."""
+        self._held: Collection[int] = ()
+        self.progress = self._nothing_yet()
 
     def read_back(self) -> Checkpoint | None:
         """The checkpoint to continue an interrupted run from; drops the rows of later rounds."""
@@ -52,8 +49,21 @@ class RoundLog:
             return None
         for row in self._folder.rewind(checkpoint.round_number):
             self._judge(row)
-        self._saved_round = checkpoint.round_number
+        self._saved_round = self._last_round = checkpoint.round_number
         return checkpoint
+
+    def hold(self, rounds: Collection[int]) -> None:
+        """From now on keep the checkpoints of these rounds beside the last two."""
+        self._held = rounds
+
+    def go_back(self, round_number: int) -> GlobalModel:
+        """Drop all later rounds; returns the model in the checkpoint of this one."""
+        self.flush()
+        self._folder.drop_checkpoints_after(round_number)
+        self.progress = self._nothing_yet()
+        checkpoint = self.read_back()
+        assert checkpoint is not None
+        return model_of(checkpoint)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -67,7 +77,7 @@ class RoundLog:
 
     def add(self, row: dict[str, Any], model: GlobalModel) -> None:
         """Record a round's row, to which it adds the best round so far, and its model."""
-        is_best = self._judge(row)
+        is_best, self._last_round = self._judge(row), model.round_number
         if self.progress.best_round:
             row |= {"best": self.progress.best, "best_round": self.progress.best_round}
         if is_best:
@@ -97,15 +107,29 @@ class RoundLog:
         checkpoint = Checkpoint(
             model.round_number, self._identity, dict(model.state), dict(model.memory)
         )
-        save = partial(self._folder.save_checkpoint, checkpoint)
+        save = partial(self._folder.save_checkpoint, checkpoint, self._held)
         self._writes.put(save, instead_of="checkpoint")
         self._saved_round = model.round_number
 
     def end(self, model: GlobalModel) -> None:
-        """Save the last model, and wait until everything is written."""
-        self.checkpoint(model)
-        self._writes.put(partial(self._save_model, "model", model))
+        """Save the last model, and wait until everything is written.
+
+        A model whose round was dropped meanwhile, as the run went back, is not saved.
+        """
+        if model.round_number <= self._last_round:
+            self.checkpoint(model)
+            self._writes.put(partial(self._folder.prune_checkpoints, self._held))
+            self._writes.put(partial(self._save_model, "model", model))
         self._writes.flush()
+
+    def _nothing_yet(self) -> Progress:
+        stopping = self._config.evaluation.early_stopping
+        return Progress(
+            metric=self._config.evaluation.metric,
+            patience=stopping.patience if stopping else None,
+            min_delta=stopping.min_delta if stopping else 0.0,
+            target=stopping.target if stopping else None,
+        )
 
     def _judge(self, row: Mapping[str, Any]) -> bool:
         """Include a row's evaluation; return whether it is the best so far."""

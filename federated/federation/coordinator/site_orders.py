@@ -15,6 +15,7 @@ from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
 from fedpilot.mediator.core.traffic import Volume
 
+from ...core.planning.measured import REPLICA
 from ...core.population.sampling import Indices
 from ...core.population.shares import part_name, told
 from ...core.rounds.exchange_costs import ExchangeCosts
@@ -27,6 +28,8 @@ from .traffic_budget import TrafficBudget
 TRAINING, EVALUATION, NODES = "round", "evaluate", "evaluate_nodes"
 GIVING, TAKING, MIXING = "give_states", "take_states", "mix"
 """On a graph, after the training."""
+ROOM, COPYING, HOLDING, DROPPING = "replica_room", "give_replica", "take_replica", "drop_replicas"
+"""About replicas, between rounds."""
 PURPOSES = {
     TRAINING: "training",
     EVALUATION: "evaluation",
@@ -34,6 +37,10 @@ PURPOSES = {
     GIVING: "exchange",
     TAKING: "exchange",
     MIXING: "training",
+    ROOM: REPLICA,
+    COPYING: REPLICA,
+    HOLDING: REPLICA,
+    DROPPING: REPLICA,
 }
 """Purposes under which the bytes of each kind of order are booked."""
 

@@ -208,8 +208,9 @@ class MediatorSites(SiteSource):
                     case SiteChange.BRING_IN:
                         mediator.add(self._site(site), run.spec_of(site))
                         begun[site] = coming[site] = mediator.readmit(site)
-            if set(there) != set(kept := self._before()) and len(there) >= len(kept):
-                self._keep(there)
+            kept = self._before()
+            if set(needed := self._needed(mediator, kept)) != set(kept):
+                self._keep(needed)
             return begun
 
         watcher = MembershipWatcher(look)
@@ -231,6 +232,14 @@ class MediatorSites(SiteSource):
         # Also for sites that are lost although their agents are up.
         undo.enter_context(mediator.events.heard_by(watcher.hear))
         changed()
+
+    def _needed(self, mediator: FederationMediator, kept: Collection[str]) -> Collection[str]:
+        """The sites with which the next coordinator continues; `kept` are those written down."""
+        there = mediator.membership.sites
+        if self._config.participation.replicate_every is None:
+            return there if len(there) >= len(kept) else kept
+        # The clients of a lost site may be at the holder of its replica by now.
+        return [site for site, share in mediator.membership.assignment.shares.items() if share]
 
     def _why_all_stay(self, mediator: FederationMediator) -> str:
         """Why only the sites that a run began with may take part; empty if others may."""

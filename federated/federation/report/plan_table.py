@@ -13,7 +13,7 @@ from fedpilot.common.terminal.layout import named, ruled
 from fedpilot.common.text.amounts import DASH, brief, counted, duration, in_bytes, listed
 from fedpilot.mediator.core.links import LinkSpeed, in_words
 
-from ...core.planning.plan import Cut, Plan, SitePlan
+from ...core.planning.plan import Cut, Plan, PlannedReplicas, SitePlan
 
 SITES_SHOWN = 40
 """Rows of sites; the others are summed in the last row."""
@@ -80,6 +80,8 @@ def _sums(sites: Sequence[SitePlan]) -> Iterator[str]:
 def _facts(plan: Plan, now: float) -> Iterator[tuple[str, str]]:
     yield from _round(plan)
     yield from _graph(plan)
+    if plan.replicas is not None:
+        yield "replicas", _replicas(plan.replicas)
     if len(plan.sites) > 1 and plan.assignment.strategy:
         reason = f": {plan.assignment.reason}" if plan.assignment.reason else ""
         yield "assignment", f"{plan.assignment.strategy}{reason}"
@@ -108,7 +110,7 @@ def _round(plan: Plan) -> Iterator[tuple[str, str]]:
     if measured is not None and measured.seconds is not None:
         took = f"took {brief(measured.seconds)} a round in all"
         yield "measured", f"run {measured.run} {took}, the median of {measured.rounds}"
-    moved = in_bytes((plan.bytes_in + plan.bytes_out) * plan.inputs.rounds)
+    moved = in_bytes(sum(plan.bytes_of_run))
     each = f"{in_bytes(plan.bytes_in)} to the sites and {in_bytes(plan.bytes_out)} from them"
     yield "traffic", f"{each} in a round, {moved} in {rounds}: {plan.inputs.bytes_source}"
 
@@ -127,6 +129,15 @@ def _graph(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "cut", _cut(plan.cut)
     if plan.round_robin is not None:
         yield "round robin", _cut(plan.round_robin)
+
+
+def _replicas(replicas: PlannedReplicas) -> str:
+    found = replicas.holders.items()
+    held = [f"{site} at {each.site} ({each.reason})" for site, each in found if each.site]
+    nowhere = [f"{site} has none: {each.reason}" for site, each in found if not each.site]
+    each = f"{in_bytes(replicas.nbytes)} every {counted(replicas.every, 'round')}"
+    times = f"{counted(replicas.count, 'time')} in the run"
+    return "; ".join([f"{each}, {times}", *([listed(held)] if held else []), *nowhere])
 
 
 def _cut(cut: Cut) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpilot.common.host.machine import Load
-from fedpilot.common.text.amounts import counted, duration, number
+from fedpilot.common.text.amounts import counted, duration, in_bytes, listed, number
 
 from ...config.schema.running import ALONE
 
@@ -106,6 +106,7 @@ PLAIN: Mapping[str, str] = {
     "run_waiting": "run {run_id} waits: {reason}",
     "late_discarded": "round {round}: what {site} has of round {of_round} does not count: {reason}",
     "update_refused": "round {round}: {client} refused, {reason}",
+    "replica_missed": "round {round}: no replica was made ({reason}); the next round tries again",
     "graph_adapted": "round {round}: `{by}` gives another graph; {new} of {edges} edges are new",
 }
 """Events whose line has only their fields."""
@@ -181,6 +182,20 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""
             what = "takes no part any more" if name == "site_lost" else "is drained"
             return f"site {fields['site']} {what} ({fields['reason']}){clients}"
+        case "replica_made":
+            holders = {site: to for site, to in fields["holders"].items() if to}
+            where = listed([f"{site} at {to}" for site, to in holders.items()])
+            nowhere = [site for site in fields["holders"] if site not in holders]
+            left = [f"{site} has none: {fields['reasons'][site]}" for site in nowhere]
+            made = [f"replica of {in_bytes(fields['bytes'])}, {where}"] if holders else []
+            return f"round {fields['round']}: {'; '.join([*made, *left])}"
+        case "went_back":
+            lost = [f"those of site {site} at {to}" for site, to in fields["sites"].items()]
+            moved = f"{counted(fields['clients'], 'client')} go on elsewhere, {listed(lost)}"
+            return (
+                f"round {fields['round']}: {_lost(fields['reasons'])}; the run goes back to its "
+                f"replica after round {fields['to']}, and {moved}"
+            )
         case "link_slow":
             rate = fields["bytes_per_second"] * 8 / 1e6
             took = f"{fields['seconds']:.0f} s a round at {rate:.2g} Mbit/s"
@@ -206,6 +221,12 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
         case name if name in PLAIN:
             return PLAIN[name].format_map(fields)
     return None
+
+
+def _lost(reasons: Mapping[str, str]) -> str:
+    """Sites that were lost, and why."""
+    sites = [f"site {site} stays away ({why})" for site, why in sorted(reasons.items())]
+    return "; ".join(sites)
 
 
 def resume_command(folder: str) -> str:

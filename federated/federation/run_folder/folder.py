@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -332,8 +332,8 @@ class RunFolder:
 
     # -- models -------------------------------------------------------------------------------
 
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove all but the last two."""
+    def save_checkpoint(self, checkpoint: Checkpoint, held: Collection[int] = ()) -> None:
+        """Write a checkpoint, then remove all but the last two and those of the rounds `held`."""
         tensors = {f"model/{name}": array for name, array in checkpoint.model.items()}
         tensors |= {f"server/{name}": array for name, array in checkpoint.memory.items()}
         header = {
@@ -342,8 +342,19 @@ class RunFolder:
             "identity": checkpoint.identity,
         }
         write_tensors(self._checkpoint_path(checkpoint.round_number), tensors, header)
+        self.prune_checkpoints(held)
+
+    def prune_checkpoints(self, held: Collection[int] = ()) -> None:
+        """Remove all checkpoints but the last two and those of the rounds `held`."""
         for number in self.checkpoints()[:-CHECKPOINTS_KEPT]:
-            self._checkpoint_path(number).unlink(missing_ok=True)
+            if number not in held:
+                self._checkpoint_path(number).unlink(missing_ok=True)
+
+    def drop_checkpoints_after(self, round_number: int) -> None:
+        """Remove later checkpoints, the newest first, so that a kill leaves a run to resume."""
+        for number in reversed(self.checkpoints()):
+            if number > round_number:
+                self._checkpoint_path(number).unlink(missing_ok=True)
 
     def load_checkpoint(self) -> Checkpoint | None:
         numbers = self.checkpoints()
@@ -358,7 +369,7 @@ class RunFolder:
         return self.path / "checkpoints" / f"round-{round_number:06d}.safetensors"
 
     def checkpoints(self) -> list[int]:
-        """The rounds that have a checkpoint, at most two of them."""
+        """The rounds that have a checkpoint: the last two, and those that replicas hold."""
         found = (self.path / "checkpoints").glob("round-*.safetensors")
         return sorted(int(m[1]) for p in found if (m := re.fullmatch(r"round-(\d+)", p.stem)))
 

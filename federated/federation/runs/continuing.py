@@ -19,6 +19,7 @@ from ...config import differences, load_config
 from ...config.schema import RunConfig
 from ...errors import RunRefused
 from ...site.states.client_states import ClientStates
+from ..coordinator.client_sites import FILE as CLIENT_SITES
 from ..coordinator.site_limits import FILE as REFUSALS
 from ..run_folder.folder import Checkpoint, RunFolder
 
@@ -26,8 +27,9 @@ ROUNDS = "federation.rounds"
 JUDGED = ("accuracy", "loss", "node_accuracy", "worst_node_accuracy")
 BEST = ("best", "best_round")
 CLIENTS = ".clients.sqlite"
-COPIED = (REFUSALS, "round-*", "*.data.json")
-"""From the journal: refusals, records of the clients that counted, the content of declared data."""
+COPIED = (REFUSALS, CLIENT_SITES, "round-*", "*.data.json")
+"""From the journal: refusals, the sites of clients that keep states, records of the clients that
+counted, the content of declared data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ...errors import RunRefused
 from ...prepare.adapting import adapting_of
 from ...prepare.costs import budget_of
 from ...prepare.gang_request import set_aside
+from ..coordinator.client_sites import keep_at_their_sites
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.round_log import model_of
 from ..coordinator.run_context import RunContext
@@ -32,7 +33,6 @@ from ..run_folder.folder import RunFolder, find_run, new_run_id
 from ..setup.global_model import CurrentModel, GlobalModel
 from ..setup.loaded_config import LoadedConfig
 from ..sites.gang_session import GangSession
-from .client_sites import keep_at_their_sites
 from .continuing import ROUNDS, Parent
 from .run_plan import write_plan
 from .run_record import RunAttempt, RunResult
@@ -190,6 +190,7 @@ class RunDriver:
         coordinator = self.coordinator(folder)
         if self._loaded.config.clients_keep_states:
             mediator = self._gang.running("the gang has ended meanwhile")
+            self._loaded.check_replicas(len(mediator.membership.sites))
             keep_at_their_sites(mediator, folder.journal)
         write_plan(folder, self._loaded, self._gang)
         if resumed:

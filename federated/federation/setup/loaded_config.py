@@ -83,6 +83,16 @@ class LoadedConfig:
         if found:
             raise ConfigError(found)
 
+    def check_replicas(self, sites: int) -> None:
+        """Raise ConfigError for replicas in a run that has no other site for them."""
+        if self.config.participation.replicate_every is not None and sites < 2:
+            error = ConfigError.about(
+                "participation.replicate_every",
+                found="`replicate_every` in a run with one site, which has no other for a replica",
+                allowed="leave it out, or several sites, such as `sites: 3`",
+            )
+            raise self.located(error)
+
     @property
     def spilling(self) -> Spilling | None:
         """The clients' models that sites with as many clients each keep in files, if any."""

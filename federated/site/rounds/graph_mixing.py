@@ -172,7 +172,8 @@ class GraphMixing:
                 for name, like in columns.items()
                 if states
             }
-            problem = self._problem(tensors, {**wanted, **self._form.of(len(cover.sums))})
+            wanted_of_sums = self._form.of(len(cover.sums))
+            problem = unlike(tensors, {**wanted, **wanted_of_sums}, self._part.population)
             weights: Indices = np.empty(0, dtype=np.int64)
             if not problem and len(cover.sums):
                 pushes = self._part.pushes
@@ -199,25 +200,6 @@ class GraphMixing:
     @property
     def _most_weight(self) -> int:
         return PUSH_SUM_UNIT * self._part.population
-
-    def _problem(self, tensors: State, wanted: Mapping[str, Form]) -> str:
-        if tensors.keys() != wanted.keys():
-            return f"it sent {len(tensors)} tensors of its clients' models, wanted {len(wanted)}"
-        for name, (kind, shape) in wanted.items():
-            found = tensors[name]
-            if found.shape != shape or found.dtype != kind:
-                return (
-                    f"{name} of its clients is {found.dtype} {list(found.shape)}, wanted "
-                    f"{kind} {list(shape)}"
-                )
-            if name == LARGEST:  # infinite, where a move leaves its type
-                continue
-            if found.dtype.kind == "f" and not np.isfinite(found).all():
-                return f"{name} of one of its clients is not finite"
-            most = self._most_weight
-            if name == PUSH_SUM_WEIGHT and not ((found > 0) & (found <= most)).all():
-                return f"{name} of one of its clients is not between 1 and {most}"
-        return ""
 
     def _too_heavy(self, of: Share, cover: Cover, tensors: State, summed: Indices) -> str:
         """All push-sum weights sum to a constant: what is wrong if those known here exceed it."""
@@ -370,3 +352,27 @@ class GraphMixing:
             total.sums[name] = np.zeros(self._mean[name].shape, np.int64)
         total.weight = total.clients = len(there)
         return total
+
+
+def unlike(tensors: State, wanted: Mapping[str, Form], population: int) -> str:
+    """What is wrong with what another site sent of its clients' models; empty if nothing is.
+
+    `wanted` has the type and the shape of each tensor.
+    """
+    if tensors.keys() != wanted.keys():
+        return f"it sent {len(tensors)} tensors of its clients' models, wanted {len(wanted)}"
+    most = PUSH_SUM_UNIT * population
+    for name, (kind, shape) in wanted.items():
+        found = tensors[name]
+        if found.shape != shape or found.dtype != kind:
+            return (
+                f"{name} of its clients is {found.dtype} {list(found.shape)}, wanted "
+                f"{kind} {list(shape)}"
+            )
+        if name == LARGEST:  # infinite, where a move leaves its type
+            continue
+        if found.dtype.kind == "f" and not np.isfinite(found).all():
+            return f"{name} of one of its clients is not finite"
+        if name == PUSH_SUM_WEIGHT and not ((found > 0) & (found <= most)).all():
+            return f"{name} of one of its clients is not between 1 and {most}"
+    return ""

@@ -166,7 +166,7 @@ def part_of(
     order = np.argsort(-samples, kind="stable")
     # A round asks for its graph several times.
     mixing = lru_cache(maxsize=1)(lambda number: mixing_of(config, graphs, number))
-    layout = Layout.of_models(inputs.initial, inputs.roles, push_sum=federation.pushes)
+    layout = layout_of(config, inputs)
     limit = models_limit(config)
     return GraphPart(
         trains=lambda number: number == 1 or federation.aggregation_strategy != "gossip",
@@ -183,3 +183,9 @@ def part_of(
         pushes=federation.pushes,
         cover=remembering(crossing_sizes(inputs.initial, inputs.roles, pushes=federation.pushes)),
     )
+
+
+def layout_of(config: RunConfig, inputs: RunInputs) -> Layout:
+    """How a client's model lies in a row."""
+    pushes = config.federation.pushes
+    return Layout.of_models(inputs.initial, inputs.roles, push_sum=pushes)

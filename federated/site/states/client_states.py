@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -60,6 +60,8 @@ NEWEST = """
 OF_ROUND = "SELECT layout, place, round, checksum, client FROM places WHERE round = ?"
 WHOSE_SINCE = "SELECT client, round FROM places WHERE round > ?"
 OLDER_THAN_ANOTHER = "round = ? AND client IN (SELECT client FROM places WHERE round > ?)"
+EARLIER_ROUNDS = "SELECT DISTINCT round FROM places WHERE round < ?"
+OF_OTHERS = "round < ? AND client NOT IN (SELECT client FROM here)"
 SUPERSEDED = """
     (client, round) IN (
         SELECT old.client, old.round FROM places AS new
@@ -224,6 +226,25 @@ class ClientStates:
         with self._lock:
             with self._transaction():
                 dropped = self._drop(OLDER_THAN_ANOTHER, round_number, round_number)
+            self._rows.give(*self._parts(dropped))
+
+    def forget_rounds_but(self, kept: Collection[int]) -> None:
+        """The same of all rounds before the last of those that are kept."""
+        with self._lock:
+            rows = self._places.execute(EARLIER_ROUNDS, (max(kept, default=0),)).fetchall()
+            for (number,) in rows:
+                if number not in kept:
+                    self.forget_round(number)
+
+    def forget_others(self, indices: Indices, before: int) -> None:
+        """Drop what rounds before `before` left to all clients but these, (k,)."""
+        with self._lock:
+            with self._transaction():
+                self._places.execute("CREATE TEMP TABLE here (client INTEGER PRIMARY KEY)")
+                here = [(client,) for client in indices.tolist()]
+                self._places.executemany("INSERT INTO here VALUES (?)", here)
+                dropped = self._drop(OF_OTHERS, before)
+                self._places.execute("DROP TABLE here")
             self._rows.give(*self._parts(dropped))
 
     def forget_uncounted(self, indices: Indices, left_by: Indices) -> None:

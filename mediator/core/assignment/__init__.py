@@ -21,7 +21,7 @@ from .costs import (
     places_of,
     round_cost,
 )
-from .moving import reassigned, rebalanced, shared_out
+from .moving import handed_over, reassigned, rebalanced, shared_out
 from .records import (
     Assignment,
     AssignmentProblem,
@@ -35,6 +35,7 @@ from .records import (
     RoundWork,
     SiteCapacity,
 )
+from .replicas import Holder, ReplicaSite, holders
 from .shares import Share, joined, members, rest, share_of, size
 from .strategies import STRATEGIES
 
@@ -86,8 +87,10 @@ __all__ = [
     "ClientMove",
     "Division",
     "Exchange",
+    "Holder",
     "NotAssignable",
     "OwnStrategy",
+    "ReplicaSite",
     "Resource",
     "RoundCost",
     "RoundWork",
@@ -98,6 +101,8 @@ __all__ = [
     "cost_of",
     "crossing_models",
     "elsewhere",
+    "handed_over",
+    "holders",
     "joined",
     "members",
     "name_of",

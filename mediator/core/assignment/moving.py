@@ -1,4 +1,4 @@
-"""Moves the clients of a lost site to the others, and clients back to a site that returns.
+"""Moves the clients of a lost site to the others, or to one, and clients back to a returned site.
 
 No other client moves, and pinned clients never do. The result depends only on the assignment and
 the sites' capacities, so every process decides alike.
@@ -79,6 +79,17 @@ def rebalanced(
         if number
     ]
     return _moved(assignment, moves)
+
+
+def handed_over(
+    assignment: Assignment, origin: str, to: str, *, round_number: int, reason: str
+) -> Assignment:
+    """Move all movable clients of a site to one other site."""
+    clients = assignment.movable.get(origin, ())
+    move = ClientMove(
+        round_number=round_number, origin=origin, to=to, clients=clients, reason=reason
+    )
+    return _moved(assignment, [move]) if clients else assignment
 
 
 def _moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:

@@ -223,7 +223,8 @@ def test_every_key_is_known_to_decide_or_not() -> None:
         for key in all_keys(RunConfig)
         if not key.section or may_be_none(key.field.annotation)
     }
-    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | {"sites.site_files"}
+    others = {"sites.site_files", "participation.replicate_every"}
+    assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | others
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -236,6 +237,14 @@ def test_a_deciding_key_changes_the_identity(key: str) -> None:
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
 def test_another_key_does_not(key: str) -> None:
     before, after = parse_config(BASE), parse_config(BASE, [f"{key}={WITHOUT_EFFECT[key]}"])
+    assert before != after
+    assert digest(before) == digest(after)
+    assert differences(before, after) == ()
+
+
+def test_replicas_of_a_graph_decide_nothing() -> None:
+    before = parse_config(BASE, GRAPH)
+    after = parse_config(BASE, [*GRAPH, "participation.replicate_every=5"])
     assert before != after
     assert digest(before) == digest(after)
     assert differences(before, after) == ()

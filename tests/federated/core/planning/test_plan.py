@@ -196,3 +196,25 @@ def test_figures_of_a_document_are_whole_or_of_six_digits() -> None:
     assert found["sites"][0]["compute_seconds"] == float(f"{8 * 6 * 0.5 / 3:.6g}")
     assert type(found["sites"][0]["bytes_in"]) is int
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_replicas_go_over_the_cheapest_links_and_count_in_the_run() -> None:
+    third = PlannedSite(name="third", link=LinkSpeed(up=50.0, down=5.0, round_trip_s=0.0))
+    vnodes = {"slow": 1, "fast": 1, "third": 1}
+    without = planned(RING, [SLOW, FAST, third], vnodes)
+    plan = planned(
+        replace(RING, replicate_every=2, replicated_bytes=100), [SLOW, FAST, third], vnodes
+    )
+    assert plan.replicas is not None
+    assert plan.replicas.count == 1, "after round 2 of 4; none is of use after the last"
+    assert plan.replicas.holders["fast"].site == "slow"
+    assert plan.replicas.holders["slow"].site == plan.replicas.holders["third"].site == "fast"
+    assert plan.replicas.nbytes == 10 * 100
+    assert plan.bytes_of_run == tuple(each + 1000 for each in without.bytes_of_run)
+    told = document_of(plan)["replicas"]
+    assert [(each["name"], each["holder"]) for each in told["sites"]] == [
+        ("fast", "slow"),
+        ("slow", "fast"),
+        ("third", "fast"),
+    ]
+    assert document_of(without)["replicas"] is None

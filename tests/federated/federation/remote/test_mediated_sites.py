@@ -84,12 +84,14 @@ class Run:
     def __init__(
         self, connection: Connection, members: Path, undo: ExitStack, *, again: bool, **sites: Any
     ) -> None:
-        """`replacement` of the config is said with `sites`, and `federation`."""
+        """`sites` has keys of the config's `sites`, and `replacement`, and other sections."""
         replaces, federation = sites.pop("replacement", True), sites.pop("federation", {})
+        participation = sites.pop("participation", {})
         config = parse_config(
             {
                 **CONFIG,
                 "federation": federation or CONFIG["federation"],
+                "participation": participation,
                 "sites": {**CONFIG["sites"], **sites},
             }
         )
@@ -224,6 +226,22 @@ def test_a_graph_has_the_sites_that_it_began_with_and_no_others(
     run = Run(connection, members, undo, again=True, **RING)
     assert set(connection.required) == {"oslo", "paris", "tokyo"}
     run.has("oslo", "paris", "tokyo")
+
+
+def test_a_run_whose_clients_have_moved_to_a_holder_needs_their_first_site_no_more(
+    tmp_path: Path, undo: ExitStack
+) -> None:
+    connection, members = three(), tmp_path / "members.json"
+    keys = {**RING, "participation": {"replicate_every": 1}}
+    with ExitStack() as first:
+        run = Run(connection, members, first, again=False, **keys)
+        connection.set("tokyo", SiteState.LOST)
+        run.has("oslo", "paris")
+        assert set(run_members(members)) == {"oslo", "paris", "tokyo"}, "its clients wait for it"
+        run.mediator.membership.hand_over("tokyo", "oslo", "which was lost")
+        eventually(lambda: set(run_members(members)) == {"oslo", "paris"}, SOON_S, "it is not kept")
+    Run(connection, members, undo, again=True, **keys).has("oslo", "paris")
+    assert set(connection.required) == {"oslo", "paris"}
 
 
 def run_members(path: Path) -> list[str]:

@@ -114,6 +114,33 @@ def test_what_no_resume_needs_is_dropped_and_is_not_given_wrongly(path: Path) ->
         assert rounds(again.load([1, 2], 7)) == {1: 4, 2: 2}
 
 
+def test_rounds_between_those_that_are_kept_are_dropped(path: Path) -> None:
+    with closing(ClientStates(path)) as states:
+        for number in range(1, 8):
+            states.save(number, {1: state(1, number)})
+        states.save(3, {2: state(2, 3)})
+        states.forget_rounds_but([2, 6])
+        for before, found in [(3, 2), (6, 2), (7, 6), (8, 7)]:
+            assert rounds(states.load([1], before)) == {1: found}
+        assert rounds(states.load([2], 8)) == {2: 3}, "which has no newer one"
+        states.forget_rounds_but([])
+    assert count(path) == 4
+
+
+def test_what_is_held_for_others_is_dropped(path: Path) -> None:
+    with closing(ClientStates(path)) as states:
+        for number in (2, 4):
+            states.save(number, {client: state(client, number) for client in range(4)})
+        states.forget_others(np.array([1, 3]), before=4)
+        states.forget_others(np.array([1, 3]), before=4)
+        assert rounds(states.load(range(4), 4)) == {1: 2, 3: 2}
+        assert rounds(states.load(range(4), 5)) == dict.fromkeys(range(4), 4)
+        states.forget_others(np.arange(0), before=5)
+        assert not states.load(range(4), 5)
+        states.save(6, {client: state(client, 6) for client in range(8)})
+    assert rows_of(path).stat().st_size == 8 * 128, "their places are used again"
+
+
 def count(path: Path) -> int:
     file = sqlite3.connect(path)
     (found,) = file.execute("SELECT count(*) FROM places").fetchone()

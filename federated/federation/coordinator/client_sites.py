@@ -24,11 +24,8 @@ def keep_at_their_sites(mediator: FederationMediator, journal: Path) -> None:
     membership, path = mediator.membership, journal / FILE
     if membership.assignment.pinned:
         return  # by their data
-    shares = membership.assignment.shares
     if not path.exists():
-        content = {site: told(share) for site, share in shares.items()}
-        journal.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps({"format": FORMAT, "sites": content}))
+        record_sites(mediator, journal)
         return
     before = _read(path)
     owners = {site for site, share in before.items() if share}
@@ -38,6 +35,14 @@ def keep_at_their_sites(mediator: FederationMediator, journal: Path) -> None:
             f"at {', '.join(sorted(membership.sites))}: resume it at the same sites"
         )
     membership.assign_as(before)
+
+
+def record_sites(mediator: FederationMediator, journal: Path) -> None:
+    """Record the clients that each site has now."""
+    shares = mediator.membership.assignment.shares
+    content = {site: told(share) for site, share in shares.items()}
+    journal.mkdir(parents=True, exist_ok=True)
+    replace_text(journal / FILE, json.dumps({"format": FORMAT, "sites": content}))
 
 
 def _read(path: Path) -> dict[str, Share]:
