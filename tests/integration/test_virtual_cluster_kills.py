@@ -21,6 +21,8 @@ from real_ray import eventually
 
 SEEN_S = 60.0
 """How long Ray may take to see that a machine is gone, and a busy machine to do anything."""
+LONG_S = 2.0
+"""After a longer disagreement, its course is printed."""
 
 CREATES_AND_DELETES = """
 dice = random.Random(int(sys.argv[2]))
@@ -110,13 +112,16 @@ class Siege:
     def agreed(self, after: str, but: tuple[str, ...] = ()) -> None:
         """The cluster state and Ray soon say the same; nobody else has noticed anything."""
         found: list[str] = []
+        trail: list[str] = []
+        begun = time.monotonic()
 
         def agree() -> bool:
             states = tuple(f"is {state}" for state in but)
             found[:] = [each for each in differences(self.clusters) if not each.endswith(states)]
+            if found and (told := str(found)) != trail[-1:]:
+                trail.append(f"  {time.monotonic() - begun:.2f} s: {told}")
             return not found
 
-        begun = time.monotonic()
         try:
             eventually(agree, SEEN_S, "agreement")
         except AssertionError as error:
@@ -125,6 +130,8 @@ class Siege:
         took = time.monotonic() - begun
         self.agreed_s.append(took)
         print(f"{after}: agreed {took:.2f} s later", flush=True)
+        if took > LONG_S:
+            print("\n".join(trail), *map(str, self.clusters.history()[-20:]), sep="\n", flush=True)
         for each in self.steady:
             each.check()
 
