@@ -190,11 +190,10 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             made = [f"replica of {in_bytes(fields['bytes'])}, {where}"] if holders else []
             return f"round {fields['round']}: {'; '.join([*made, *left])}"
         case "went_back":
-            lost = [f"those of site {site} at {to}" for site, to in fields["sites"].items()]
-            moved = f"{counted(fields['clients'], 'client')} go on elsewhere, {listed(lost)}"
+            moved = [f"clients of {site} go on at {to}" for site, to in fields["sites"].items()]
             return (
                 f"round {fields['round']}: {_lost(fields['reasons'])}; the run goes back to its "
-                f"replica after round {fields['to']}, and {moved}"
+                f"replica after round {fields['to']}, and {listed(moved)}"
             )
         case "link_slow":
             rate = fields["bytes_per_second"] * 8 / 1e6
