@@ -244,7 +244,7 @@ class Replication:
             "clients": sum(map(size, lost.values())),
             "reasons": {site: membership.why_gone(site) for site in lost},
         }
-        self._run.emit(WENT_BACK, **told)  # an observer may raise: nothing is changed so far
+        self._run.emit("went_back", **told)  # an observer may raise: nothing is changed so far
         back = self._log.go_back(number)
         for site, holder in found.holders.items():
             reason = f"which was lost: its states of round {number} are at site {holder}"
