@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 KILLS = 50
 AGREE_S = 5.0
-"""How long the cluster state and Ray may differ on a quiet machine once Ray itself knows."""
+"""How long cluster state and Ray may differ in one thing on a quiet machine once Ray knows."""
 SEED = int(os.environ.get("FEDPILOT_SOAK_SEED", "7"))
 
 
