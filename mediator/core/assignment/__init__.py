@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .changes.moving import handed_over, reassigned, rebalanced, shared_out
+from .changes.replicas import Holder, ReplicaSite, holders
 from .costs import (
     Resource,
     RoundCost,
@@ -21,7 +23,6 @@ from .costs import (
     places_of,
     round_cost,
 )
-from .moving import handed_over, reassigned, rebalanced, shared_out
 from .records import (
     Assignment,
     AssignmentProblem,
@@ -35,7 +36,6 @@ from .records import (
     RoundWork,
     SiteCapacity,
 )
-from .replicas import Holder, ReplicaSite, holders
 from .shares import Share, joined, members, rest, share_of, size
 from .strategies import STRATEGIES
 

@@ -20,7 +20,7 @@ from fedpilot.mediator.core.assignment import (
     rebalanced,
     size,
 )
-from fedpilot.mediator.core.assignment.moving import MOVES_KEPT
+from fedpilot.mediator.core.assignment.changes.moving import MOVES_KEPT
 from fedpilot.mediator.core.assignment.shares import picked, rest
 
 sites = st.lists(

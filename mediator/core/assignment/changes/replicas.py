@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from fedpilot.common.text.amounts import brief, in_bytes, listed
 
-from ..links import LinkSpeed
-from .costs import Prices
-from .records import SiteCapacity
+from ...links import LinkSpeed
+from ..costs import Prices
+from ..records import SiteCapacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

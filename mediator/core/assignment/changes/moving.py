@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .proportions import proportional
-from .records import Assignment, ClientMove, SiteCapacity
-from .shares import Share, dealt, joined, picked, size
-from .strategies import in_proportion
+from ..proportions import proportional
+from ..records import Assignment, ClientMove, SiteCapacity
+from ..shares import Share, dealt, joined, picked, size
+from ..strategies import in_proportion
 
 MOVES_KEPT = 256
 """Older moves are dropped, so a flapping site does not use up memory."""
