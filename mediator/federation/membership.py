@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -16,21 +16,26 @@ import numpy.typing as npt
 from ..core.assignment import (
     Assignment,
     ChosenStrategy,
+    ClientMove,
     Exchange,
+    Reassignment,
+    ReassignmentProblem,
     RoundWork,
     Share,
     SiteCapacity,
     assign,
     elsewhere,
-    handed_over,
+    moved,
     name_of,
     places_of,
     reassigned,
+    reassignment,
     rebalanced,
     shared_out,
     size,
 )
 from ..core.assignment.shares import holds
+from ..core.links import LinkSpeed
 from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
@@ -272,8 +277,7 @@ class SiteMembership:
         assignment, there = self.assignment, self._capacities()
         why, site = assignment.explain(index), assignment.site_of(index)
         stays = holds(assignment.pinned.get(site, ()), index)
-        owners = {owner for owner, share in assignment.shares.items() if share}
-        if self._round is None or stays or not owners <= {each.name for each in there}:
+        if self._round is None or stays or not self._all_are_there():
             return why
         exchange, work = self._round
         places = places_of(assignment.shares, there, assignment.population)
@@ -284,11 +288,22 @@ class SiteMembership:
             return f"{why}; no site's link is known, so neither is the cost of moving it"
         return f"{why}; the next best site is {other}: a round takes {added:+.3g} s there"
 
-    def assign_as(self, shares: Mapping[str, Share]) -> None:
-        """Assign clients as they were assigned before; sites that are not there keep theirs."""
-        given = {site: size(share) for site, share in shares.items()}
+    def assign_as(
+        self,
+        shares: Mapping[str, Share],
+        given: Mapping[str, int] | None = None,
+        moves: Iterable[ClientMove] = (),
+    ) -> None:
+        """Assign movable clients as before; sites that are not there keep theirs.
+
+        `given` is how many the strategy gave each site, if clients have made `moves` since.
+        """
         self._assignment = Assignment(
-            strategy=name_of(self._strategy), movable=dict(shares), given=given
+            strategy=name_of(self._strategy),
+            movable=dict(shares),
+            pinned=self.assignment.pinned,
+            given=given or {site: size(share) for site, share in shares.items()},
+            moves=tuple(moves),
         )
 
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:
@@ -307,13 +322,53 @@ class SiteMembership:
                 if self._assignment is before:
                     self._returning.discard(site)
 
-    def hand_over(self, site: str, to: str, reason: str, *, round_number: int = 0) -> None:
-        """Give a site's movable clients to the site that holds what they keep."""
+    def move(self, moves: Sequence[ClientMove]) -> None:
+        """Give movable clients to sites that have what they keep."""
         with self._lock:
-            self._assignment = handed_over(
-                self.assignment, site, to, round_number=round_number, reason=reason
-            )
-        self._tell(site)
+            self._assignment = moved(self.assignment, moves)
+        for site in sorted({site for each in moves for site in (each.origin, each.to)}):
+            self._tell(site)
+
+    def reassignment(
+        self,
+        *,
+        state_bytes: int,
+        round_number: int,
+        rounds_left: int,
+        window: int,
+        room: Mapping[str, int],
+    ) -> Reassignment | None:
+        """Which clients should move before a round, by the links as they are now.
+
+        None if clients were not assigned by the costs of a round, or if a site that has clients
+        is not there. See `ReassignmentProblem` for the arguments.
+        """
+        assignment, there = self.assignment, self._capacities()
+        exchange, work = self._round or (None, None)
+        if exchange is None or work is None or not self._all_are_there():
+            return None
+        problem = ReassignmentProblem(
+            assignment=assignment,
+            sites=there,
+            exchange=exchange,
+            work=work,
+            state_bytes=state_bytes,
+            round_number=round_number,
+            rounds_left=rounds_left,
+            window=window,
+            room=room,
+        )
+        return reassignment(problem)
+
+    def know_links(self, links: Mapping[str, LinkSpeed]) -> None:
+        """Take what is known of sites' links now; a promise completes what is not."""
+        with self._lock:
+            self.promises = {
+                site: replace(promise, link=links[site].or_else(promise.link))
+                if site in links
+                else promise
+                for site, promise in self.promises.items()
+            }
 
     def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
         """Deal clients to open sites not in `without`, by vnodes; empty if there is none."""
@@ -328,6 +383,10 @@ class SiteMembership:
             changed = sorted(before ^ self._left_alone)
         for site in changed:
             self._tell(site)
+
+    def _all_are_there(self) -> bool:
+        """Whether no client's site is absent."""
+        return all(site in self.promises for site, share in self.assignment.shares.items() if share)
 
     def _capacities(self) -> list[SiteCapacity]:
         return [

@@ -22,6 +22,8 @@ SINGLE = "node"
 """The purpose of orders about single clients, which are no part of a round."""
 REPLICA = "replica"
 """The purpose of replicas of clients' states, which are no part of a round either."""
+MOVE = "move"
+"""The same of states of clients that move to another site."""
 TO_SITE, FROM_SITE = "to_site", "from_site"
 Traffic = Iterable[tuple[int, str, str, str, int]]
 """Rows of traffic.csv: round, site, direction, purpose, bytes."""
@@ -133,7 +135,7 @@ def _bytes_of(
     for number, site, direction, purpose, nbytes in traffic:
         # A model that came for the evaluation of a round is the one that the next round trains.
         used = number + 1 if purpose == EVALUATION else number
-        if used in rounds and purpose not in (SINGLE, REPLICA):
+        if used in rounds and purpose not in (SINGLE, REPLICA, MOVE):
             whole[site, direction] += nbytes
             base[site, direction] += nbytes if purpose != EXCHANGE else 0
     count = max(1, len(rounds))

@@ -15,7 +15,6 @@ from fedpilot.mediator import ChangeKind, FederationMediator, Payload, Share
 from fedpilot.mediator.core.assignment import size
 from fedpilot.mediator.core.traffic import Volume
 
-from ...core.planning.measured import REPLICA
 from ...core.population.sampling import Indices
 from ...core.population.shares import part_name, told
 from ...core.rounds.exchange_costs import ExchangeCosts
@@ -29,7 +28,7 @@ TRAINING, EVALUATION, NODES = "round", "evaluate", "evaluate_nodes"
 GIVING, TAKING, MIXING = "give_states", "take_states", "mix"
 """On a graph, after the training."""
 ROOM, COPYING, HOLDING, DROPPING = "replica_room", "give_replica", "take_replica", "drop_replicas"
-"""About replicas, between rounds."""
+"""About copies of clients' states, between rounds; each such order says its purpose."""
 PURPOSES = {
     TRAINING: "training",
     EVALUATION: "evaluation",
@@ -37,12 +36,8 @@ PURPOSES = {
     GIVING: "exchange",
     TAKING: "exchange",
     MIXING: "training",
-    ROOM: REPLICA,
-    COPYING: REPLICA,
-    HOLDING: REPLICA,
-    DROPPING: REPLICA,
 }
-"""Purposes under which the bytes of each kind of order are booked."""
+"""Purposes under which the bytes of orders are booked, by their kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +50,8 @@ class OrderForm:
     header: Mapping[str, Any]
     variant: str
     """Distinguishes queries about one model."""
+    purpose: str = ""
+    """Of its bytes, if the kind does not say it."""
 
     def order(self, share: Share, prefix: str = "") -> Payload:
         """The order about these clients, without the model's tensors."""
@@ -147,7 +144,7 @@ class OrderSender:
         self._deliver(form, site, form.order(share, "close_"), f"close/{form.key(share)}")
 
     def _deliver(self, form: OrderForm, site: str, order: Payload, key: str) -> Future[Payload]:
-        purpose, number = PURPOSES[form.kind], form.round_number
+        purpose, number = form.purpose or PURPOSES[form.kind], form.round_number
         return self._mediator.orders.deliver(
             site, order, round_number=number, purpose=purpose, key=key
         )

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .changes.moving import handed_over, reassigned, rebalanced, shared_out
+from .changes.moving import moved, reassigned, rebalanced, shared_out
+from .changes.reassigning import Reassignment, ReassignmentProblem, Verdict, reassignment
 from .changes.replicas import Holder, ReplicaSite, holders
 from .costs import (
     Resource,
@@ -90,6 +91,8 @@ __all__ = [
     "Holder",
     "NotAssignable",
     "OwnStrategy",
+    "Reassignment",
+    "ReassignmentProblem",
     "ReplicaSite",
     "Resource",
     "RoundCost",
@@ -97,17 +100,19 @@ __all__ = [
     "Share",
     "SiteCapacity",
     "SiteLoads",
+    "Verdict",
     "assign",
     "cost_of",
     "crossing_models",
     "elsewhere",
-    "handed_over",
     "holders",
     "joined",
     "members",
+    "moved",
     "name_of",
     "places_of",
     "reassigned",
+    "reassignment",
     "rebalanced",
     "round_cost",
     "share_of",

@@ -19,7 +19,7 @@ from .cuts.by_links import apart, around, lean, slow_links
 from .cuts.graph_cuts import Adjacency, by_metis, crossing, in_order, refined, within
 from .cuts.timed import TimedRound, mapped, refined as refined_in_time
 from .records import AssignmentProblem, Division, SiteCapacity
-from .room import Room
+from .room import LEAST, Room
 from .shares import members
 
 Indices = npt.NDArray[np.int64]
@@ -30,8 +30,6 @@ MOST_REFINED = 2
 """Of the cuts by seconds, so many are refined."""
 MOST_EDGES = 5_000_000
 """Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
-LEAST = 2
-"""A site with a slow link keeps one client of so many in its part."""
 
 
 def locality(problem: AssignmentProblem) -> Division:

@@ -17,6 +17,8 @@ from .shares import members, share_of
 Indices = npt.NDArray[np.int64]
 BALANCE = 0.05
 """How far above its part by vnodes and paces a site's number of clients may be."""
+LEAST = 2
+"""A site with a slow link keeps one client of so many in its part."""
 PACES = 1_000_000
 """Sites' speeds are whole parts of the fastest one's."""
 

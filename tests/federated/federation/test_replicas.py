@@ -192,7 +192,7 @@ def test_large_states_go_in_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ShakySite, "sites", {})
     run_over(lab, NAMES, whole, **REPLICAS)
     few = sum(order.kind == "give_replica" for order in ShakySite.sites["east"].orders)
-    module = "fedpilot.federated.federation.coordinator.phases.replication"
+    module = "fedpilot.federated.federation.coordinator.phases.state_copies"
     monkeypatch.setattr(f"{module}.PART_BYTES", 1)
     run_over(lab, NAMES, parts, **REPLICAS)
     orders = [order for order in ShakySite.sites["east"].orders if order.kind == "give_replica"]

@@ -1,21 +1,23 @@
-"""Moves the clients of a lost site to the others, or to one, and clients back to a returned site.
+"""Moves the clients of a lost site to the others, clients back to a returned site, and any others.
 
-No other client moves, and pinned clients never do. The result depends only on the assignment and
-the sites' capacities, so every process decides alike.
+Pinned clients never move. The result depends only on the assignment, the sites' capacities and the
+moves, so every process decides alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from ..proportions import proportional
 from ..records import Assignment, ClientMove, SiteCapacity
-from ..shares import Share, dealt, joined, picked, size
+from ..shares import Share, dealt, joined, members, picked, share_of, size
 from ..strategies import in_proportion
 
-MOVES_KEPT = 256
+MOVES_KEPT = 1024
 """Older moves are dropped, so a flapping site does not use up memory."""
 
 
@@ -81,15 +83,15 @@ def rebalanced(
     return _moved(assignment, moves)
 
 
-def handed_over(
-    assignment: Assignment, origin: str, to: str, *, round_number: int, reason: str
-) -> Assignment:
-    """Move all movable clients of a site to one other site."""
-    clients = assignment.movable.get(origin, ())
-    move = ClientMove(
-        round_number=round_number, origin=origin, to=to, clients=clients, reason=reason
-    )
-    return _moved(assignment, [move]) if clients else assignment
+def moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:
+    """Apply moves of any movable clients, which all are at their move's origin."""
+    shares: dict[str, Share] = dict(assignment.movable)
+    for move in moves:
+        left = np.setdiff1d(members(shares[move.origin]), members(move.clients))
+        shares[move.origin] = share_of(left)
+        there = members(shares.get(move.to, ()))
+        shares[move.to] = share_of(np.union1d(there, members(move.clients)))
+    return _with(assignment, shares, moves)
 
 
 def _moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:
@@ -102,5 +104,11 @@ def _moved(assignment: Assignment, moves: Sequence[ClientMove]) -> Assignment:
     for origin, number in gone.items():
         before = assignment.movable[origin]
         shares[origin] = picked(before, range(size(before) - number))
+    return _with(assignment, shares, moves)
+
+
+def _with(
+    assignment: Assignment, shares: Mapping[str, Share], moves: Sequence[ClientMove]
+) -> Assignment:
     kept = (*assignment.moves, *moves)[-MOVES_KEPT:]
     return replace(assignment, movable=shares, moves=kept)

@@ -146,15 +146,33 @@ def _slowest(load: SiteLoads, timed: TimedRound) -> list[int]:
     return sorted({int(sum(parts.values(), none).argmax()) for parts in found})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveLimits:
+    """What else limits the moves of clients that have states at their places."""
+
+    leaving: Indices
+    """(sites,): how many clients may leave each site, in all passes together."""
+    coming: Indices
+    """(sites,): how many may come to it."""
+    barred: Mask
+    """(clients, sites): where a client may not go."""
+
+
 def refined(
-    timed: TimedRound, places: Indices, free: Mask, least: Indices, most: Indices
+    timed: TimedRound,
+    places: Indices,
+    free: Mask,
+    least: Indices,
+    most: Indices,
+    limits: MoveLimits | None = None,
 ) -> Indices:
     """Move `free` clients where that makes a round shorter; sites keep their limits on them."""
     here = _State.of(timed, places)
+    rules = _Rules(free, least, most, places, limits)
     best, shortest = places, timed.seconds(places)
     part = 1.0
     for _ in range(PASSES):
-        moved = _pass(timed, here, free, (least, most), part)
+        moved = _pass(timed, here, rules, part)
         if moved is None:
             break
         there = _State.of(timed, moved)
@@ -221,21 +239,31 @@ def _norm(seconds: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float
     return most * norm, (shares / norm) ** (NORM - 1)
 
 
-def _pass(
-    timed: TimedRound,
-    state: _State,
-    free: Mask,
-    limits: tuple[Indices, Indices],
-    part: float,
-) -> Indices | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rules:
+    """Which moves are allowed."""
+
+    free: Mask
+    least: Indices
+    most: Indices
+    first: Indices
+    """(clients,): their places before all passes."""
+    limits: MoveLimits | None
+
+    def may_go(self, site: int) -> Mask | bool:
+        """(clients,)"""
+        return True if self.limits is None else ~self.limits.barred[:, site]
+
+
+def _pass(timed: TimedRound, state: _State, rules: _Rules, part: float) -> Indices | None:
     """New places, of at most this part of those that gain by a move; None if there are none.
 
     No two clients that exchange move in one pass: their gains would not add up.
     """
     places, sites = state.places, timed.sites
-    sizes, (least, most) = np.bincount(places[free], minlength=sites), limits
-    gains, to = _gains(timed, state, free, sizes < most)
-    best = np.where(free, gains.max(axis=0), 0)
+    sizes = np.bincount(places[rules.free], minlength=sites)
+    gains, to = _gains(timed, state, rules, sizes < rules.most)
+    best = np.where(rules.free, gains.max(axis=0), 0)
     rivals = np.zeros(len(places), dtype=np.int64)
     for rows in {id(each): each for each in (timed.receivers, timed.givers)}.values():
         behind = rows.others < rows.owners  # of two that gain the same the first one moves
@@ -244,10 +272,12 @@ def _pass(
     moving = np.flatnonzero((best > 0) & (best >= rivals))
     moving = moving[np.argsort(-best[moving], kind="stable")]
     moving = moving[: max(1, int(len(moving) * part))]
-    return _within(places, moving, gains[:, moving], to[:, moving], sizes, least, most)
+    return _within(places, moving, gains[:, moving], to[:, moving], sizes, rules)
 
 
-def _gains(timed: TimedRound, state: _State, free: Mask, has_room: Mask) -> tuple[Indices, Indices]:
+def _gains(
+    timed: TimedRound, state: _State, rules: _Rules, has_room: Mask
+) -> tuple[Indices, Indices]:
     """(2, clients) each: the gain of a client's best move, and of its best one with room; where to.
 
     A move changes to how many sites the client's own model goes, and whether its givers' models go
@@ -269,7 +299,7 @@ def _gains(timed: TimedRound, state: _State, free: Mask, has_room: Mask) -> tupl
     for site in range(timed.sites):
         new = np.where(towards[:, site] == 0, weights[places, site], 0)
         then = own[:, site] + givers.reduced(new[givers.others]) + samples * state.training[site]
-        gain = np.where(places == site, 0, now - then)
+        gain = np.where((places != site) & rules.may_go(site), now - then, 0)
         for row in (0, 1) if has_room[site] else (0,):
             better = gain > gains[row]
             gains[row, better], to[row, better] = gain[better], site
@@ -277,23 +307,19 @@ def _gains(timed: TimedRound, state: _State, free: Mask, has_room: Mask) -> tupl
 
 
 def _within(
-    places: Indices,
-    moving: Indices,
-    gains: Indices,
-    to: Indices,
-    sizes: Indices,
-    least: Indices,
-    most: Indices,
+    places: Indices, moving: Indices, gains: Indices, to: Indices, sizes: Indices, rules: _Rules
 ) -> Indices | None:
-    """Move clients in this order as far as the limits allow."""
-    count, low, high = sizes.tolist(), least.tolist(), most.tolist()
+    """Move clients in this order as far as the rules allow."""
+    count, low, high = sizes.tolist(), rules.least.tolist(), rules.most.tolist()
+    flow = _Flow.of(places, rules)
     moved, sites = [], []
     for place, (client, here) in enumerate(
         zip(moving.tolist(), places[moving].tolist(), strict=True)
     ):
         for row in (0, 1):
             there = int(to[row, place])
-            if gains[row, place] > 0 and count[there] < high[there] and count[here] > low[here]:
+            fits = count[there] < high[there] and count[here] > low[here]
+            if gains[row, place] > 0 and fits and flow.takes(client, here, there):
                 count[here] -= 1
                 count[there] += 1
                 moved.append(client)
@@ -304,3 +330,34 @@ def _within(
     found = places.copy()
     found[moved] = sites
     return found
+
+
+@dataclass(slots=True)
+class _Flow:
+    """How many clients may still leave each site, and come to it; None without limits."""
+
+    first: Indices
+    leaving: list[int] | None
+    coming: list[int] | None
+
+    @classmethod
+    def of(cls, places: Indices, rules: _Rules) -> Self:
+        if (limits := rules.limits) is None:
+            return cls(rules.first, None, None)
+        gone, sites = places != rules.first, len(limits.leaving)
+        left = limits.leaving - np.bincount(rules.first[gone], minlength=sites)
+        come = limits.coming - np.bincount(places[gone], minlength=sites)
+        return cls(rules.first, left.tolist(), come.tolist())
+
+    def takes(self, client: int, here: int, there: int) -> bool:
+        """Whether a client may move; counts its move if so."""
+        if self.leaving is None or self.coming is None:
+            return True
+        home = int(self.first[client])
+        stays = there == home
+        if (here == home and not self.leaving[home]) or not (stays or self.coming[there]):
+            return False
+        self.leaving[home] += stays - (here == home)
+        self.coming[there] -= not stays
+        self.coming[here] += here != home
+        return True

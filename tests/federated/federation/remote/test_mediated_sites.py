@@ -18,6 +18,7 @@ from fedpilot.federated.federation.sites.sources import StartedRun
 from fedpilot.federated.prepare.user_code import code_here
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator.connection import MediatorConnection
+from fedpilot.mediator.core.assignment import ClientMove
 from fedpilot.mediator.core.health import SiteState
 from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.federation.futures import done
@@ -238,7 +239,10 @@ def test_a_run_whose_clients_have_moved_to_a_holder_needs_their_first_site_no_mo
         connection.set("tokyo", SiteState.LOST)
         run.has("oslo", "paris")
         assert set(run_members(members)) == {"oslo", "paris", "tokyo"}, "its clients wait for it"
-        run.mediator.membership.hand_over("tokyo", "oslo", "which was lost")
+        clients = run.mediator.membership.assignment.movable["tokyo"]
+        reason = "which was lost"
+        move = ClientMove(round_number=1, origin="tokyo", to="oslo", clients=clients, reason=reason)
+        run.mediator.membership.move([move])
         eventually(lambda: set(run_members(members)) == {"oslo", "paris"}, SOON_S, "it is not kept")
     Run(connection, members, undo, again=True, **keys).has("oslo", "paris")
     assert set(connection.required) == {"oslo", "paris"}

@@ -23,9 +23,8 @@ from fedpilot.mediator.core.assignment.costs import Prices
 from fedpilot.mediator.core.assignment.cuts.by_links import lean, slow_links
 from fedpilot.mediator.core.assignment.cuts.graph_cuts import Adjacency, by_metis
 from fedpilot.mediator.core.assignment.cuts.timed import TimedRound, mapped, refined
-from fedpilot.mediator.core.assignment.locality import LEAST
 from fedpilot.mediator.core.assignment.proportions import proportional
-from fedpilot.mediator.core.assignment.room import BALANCE
+from fedpilot.mediator.core.assignment.room import BALANCE, LEAST
 from fedpilot.mediator.core.assignment.shares import members
 from fedpilot.mediator.core.links import LinkSpeed
 
