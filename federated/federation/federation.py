@@ -246,7 +246,7 @@ class Federation:
             return self._runs.continue_from(parent, run_id, progress=progress)
         if self._is_here:
             self.loaded.check_disk()
-            self.loaded.check_replicas(len(self.gang.sites))
+            self.loaded.check_copies(len(self.gang.sites))
         return self._runs.begin(run_id, progress=progress)
 
     def resume(self, run_id: str, *, progress: bool = False) -> RunResult:

@@ -424,8 +424,8 @@ class FederatedWorkload:
         return self._memory.of_round(self._path_of_states(header), header["round"], 0)
 
     def _of_replicas(self) -> Mapping[str, Callable[[Payload], Answer]]:
-        """The handlers of orders about replicas, if the run makes any."""
-        if self._config.participation.replicate_every is None:
+        """The handlers of orders about copies of clients' states, if the run makes any."""
+        if not self._config.participation.copies_states:
             return {}
         layout, population = layout_of(self._config, self._inputs), self._inputs.population
         states_of, path_of = self._states_of_replicas, self._path_of_states

@@ -21,6 +21,7 @@ from .rules import (
     graph_conflicts,
     hierarchy_conflicts,
     late_conflicts,
+    reassignment_conflicts,
     replica_conflicts,
     share_conflicts,
 )
@@ -96,5 +97,6 @@ class RunConfig(Section):
         yield from graph_conflicts(self)
         yield from late_conflicts(self)
         yield from replica_conflicts(self)
+        yield from reassignment_conflicts(self)
         if self.sites.count is not None:
             yield from share_conflicts(self.robustness, self.sites.count)

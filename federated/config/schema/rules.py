@@ -232,6 +232,59 @@ def replica_conflicts(config: RunConfig) -> Iterator[Conflict]:
             yield about(found, key=f"traffic.{name}")
 
 
+def reassignment_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about clients that move to other sites; keys from the top."""
+    every, federation = config.participation.reassign_every, config.federation
+    if every is None:
+        return
+
+    def about(found: str, allowed: str = "leave one of them out", key: str = "") -> Conflict:
+        what = f"`reassign_every` {found}"
+        return Conflict(key=key or "participation.reassign_every", found=what, allowed=allowed)
+
+    if not federation.is_graph:
+        keep = (
+            "what a `client_update` keeps stays at its site"
+            if config.training.client_update is not None
+            else "no client has a model of its own, and where it is costs no transfer"
+        )
+        yield about(
+            f"with `topology: {federation.topology}`, where {keep}",
+            "leave it out, or a graph, such as `topology: ring`",
+        )
+        return
+    if federation.topology in ("matching", "exponential"):
+        yield about(
+            f"with `topology: {federation.topology}`, another graph in each round: no site is "
+            "better for a client than others",
+            "leave it out, or another topology",
+        )
+    if federation.assigned_by != "locality":
+        yield about(
+            f"with `assignment: {federation.assigned_by}`, which does not make rounds short",
+            "leave one of them out, or `assignment: locality`",
+        )
+    if config.graph is not None and config.graph.adapt is not None:
+        yield about("with `graph.adapt`: how long later graphs stay the best is not known")
+    if config.sites.count == 1:
+        yield about("with one site, which has no other one for a client", "2 sites or more")
+    if every >= federation.rounds:
+        yield about(
+            f"of {every}, and the run has {federation.rounds} rounds: nothing is decided before "
+            "the last",
+            f"less than {federation.rounds}",
+        )
+    if config.participation.quorum < 1:
+        yield about(
+            f"with a quorum of {config.participation.quorum:g}, by which clients sit out, so that "
+            "their models are of unequal rounds"
+        )
+    for name, most in config.traffic:
+        if most is not None:
+            found = "together with it: the bytes of moves are not known before"
+            yield about(found, key=f"traffic.{name}")
+
+
 def _or(names: list[str]) -> str:
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} or {last}" if first else last

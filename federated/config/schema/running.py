@@ -176,12 +176,22 @@ class Participation(Section):
     clients' models to another site. If a site then stays away for `wait_for_sites_s`, the run goes
     back to the replica's round, and its clients go on at that other site, with the same bits. Left
     out: no replicas."""
+    reassign_every: Positive | None = Field(default=None, examples=[20])
+    """On a graph over several sites, with `assignment: locality`: rounds between decisions whether
+    clients move to other sites, by the links as the mediator has measured them by then. They move
+    if that saves more time in the rounds left than it takes to move their models, at most a tenth
+    of a site's clients at a time. Left out: clients stay where the run began with them."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds to wait for a site that must return. Then the run ends, unless the quorum allows a
     round without its clients, or there is a replica of what they have."""
     closing_s: PositiveFloat = 30.0
     """Seconds that sites have to send finished work after a round closes. Chunks that workers are
     training at that moment still count."""
+
+    @property
+    def copies_states(self) -> bool:
+        """Whether sites copy what their clients keep to other sites."""
+        return self.replicate_every is not None or self.reassign_every is not None
 
     def broken_rules(self) -> Iterator[Conflict]:
         if self.late_updates == "carry":

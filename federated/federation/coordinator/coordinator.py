@@ -27,6 +27,7 @@ from .phases.evaluation import EvaluationPhase
 from .phases.graph_adapting import GraphAdaptation
 from .phases.graph_rounds import GraphRounds
 from .phases.node_evaluation import NodeEvaluationPhase
+from .phases.reassignment import ReassignmentPhase
 from .phases.replication import Replication
 from .phases.training import RoundTraining, TrainingPhase
 from .round_log import RoundLog, model_of
@@ -59,6 +60,11 @@ class Coordinator:
         self._training = TrainingPhase(run=run, graph_rounds=graph)
         every = run.config.participation.replicate_every
         self._replication = None if every is None else Replication(run, self._log, every)
+        self._reassignment = None
+        if (every := run.config.participation.reassign_every) is not None:
+            self._reassignment = ReassignmentPhase(
+                run=run, log=self._log, every=every, replication=self._replication
+            )
 
     def first(self, initial: State) -> GlobalModel:
         """The model that a new run starts from."""
@@ -89,12 +95,18 @@ class Coordinator:
                 while (reason := self._reason_to_end(model.round_number)) is None:
                     model = self._round_or_back(model)
                     moved(model)
-                if self._replication is not None:
-                    self._replication.end(model)
-                    self._book_traffic()
+                self._free_copies(model)
             finally:
                 self._log.end(model)
         return reason
+
+    def _free_copies(self, model: GlobalModel) -> None:
+        """Have sites drop the states of clients that are not theirs."""
+        if self._replication is not None:
+            self._replication.end(model)
+        elif self._reassignment is not None:
+            self._reassignment.end(model)
+        self._book_traffic()
 
     def _reason_to_end(self, done: int) -> str | None:
         early, last = self._log.progress.stop_reason(), self._config.federation.rounds
@@ -104,6 +116,8 @@ class Coordinator:
 
     def _round_or_back(self, model: GlobalModel) -> GlobalModel:
         """The next round's model, or after the loss of a site that of a replica's round."""
+        if self._reassignment is not None:
+            self._reassignment.reassign(model)
         if self._replication is None:
             return self._round(model)
         self._replication.replicate(model)

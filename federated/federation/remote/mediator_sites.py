@@ -217,6 +217,9 @@ class MediatorSites(SiteSource):
         undo.callback(watcher.close)
 
         def changed(standing: SiteStanding | None = None) -> None:
+            membership.know_links(
+                {str(name): each.link for name, each in self._connection.sites.items()}
+            )
             # At once: the next message may be that another site is lost.
             membership.leave_alone(
                 [

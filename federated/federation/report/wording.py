@@ -107,6 +107,8 @@ PLAIN: Mapping[str, str] = {
     "late_discarded": "round {round}: what {site} has of round {of_round} does not count: {reason}",
     "update_refused": "round {round}: {client} refused, {reason}",
     "replica_missed": "round {round}: no replica was made ({reason}); the next round tries again",
+    "reassignment_missed": "round {round}: no client moves ({reason}); it is decided anew later",
+    "assignment_kept": "round {round}: clients stay at their sites: {reason}",
     "graph_adapted": "round {round}: `{by}` gives another graph; {new} of {edges} edges are new",
 }
 """Events whose line has only their fields."""
@@ -189,6 +191,11 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             left = [f"{site} has none: {fields['reasons'][site]}" for site in nowhere]
             made = [f"replica of {in_bytes(fields['bytes'])}, {where}"] if holders else []
             return f"round {fields['round']}: {'; '.join([*made, *left])}"
+        case "reassigned":
+            parts = [f"{e['clients']:,} from {e['from']} to {e['to']}" for e in fields["moves"]]
+            clients = counted(fields["clients"], "client")
+            ways = f"{clients} moved ({listed(parts)})"
+            return f"round {fields['round']}: {ways}: {fields['reason']}"
         case "went_back":
             moved = [f"clients of {site} go on at {to}" for site, to in fields["sites"].items()]
             return (

@@ -190,7 +190,7 @@ class RunDriver:
         coordinator = self.coordinator(folder)
         if self._loaded.config.clients_keep_states:
             mediator = self._gang.running("the gang has ended meanwhile")
-            self._loaded.check_replicas(len(mediator.membership.sites))
+            self._loaded.check_copies(len(mediator.membership.sites))
             keep_at_their_sites(mediator, folder.journal)
         write_plan(folder, self._loaded, self._gang)
         if resumed:

@@ -83,13 +83,22 @@ class LoadedConfig:
         if found:
             raise ConfigError(found)
 
-    def check_replicas(self, sites: int) -> None:
-        """Raise ConfigError for replicas in a run that has no other site for them."""
-        if self.config.participation.replicate_every is not None and sites < 2:
+    def check_copies(self, sites: int) -> None:
+        """Raise ConfigError for replicas, or moves of clients, where these have nowhere to go."""
+        for key, what in {"replicate_every": "a replica", "reassign_every": "a client"}.items():
+            if getattr(self.config.participation, key) is not None and sites < 2:
+                error = ConfigError.about(
+                    f"participation.{key}",
+                    found=f"`{key}` in a run with one site, which has no other for {what}",
+                    allowed="leave it out, or several sites, such as `sites: 3`",
+                )
+                raise self.located(error)
+        union, every = self.inputs.union, self.config.participation.reassign_every
+        if every is not None and union is not None and union.pinned:
             error = ConfigError.about(
-                "participation.replicate_every",
-                found="`replicate_every` in a run with one site, which has no other for a replica",
-                allowed="leave it out, or several sites, such as `sites: 3`",
+                "participation.reassign_every",
+                found="`reassign_every` in a run whose clients all stay at the sites of their data",
+                allowed="leave it out, or data that may move (`residency: movable`)",
             )
             raise self.located(error)
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 MOST = 1e18
 """No amount of a link is as large."""
+NEWS = 0.1
 MEASURED_AT: Mapping[str, str] = MappingProxyType(
     {"up": "up_measured_at", "down": "down_measured_at"}
 )
@@ -43,6 +44,16 @@ class LinkSpeed:
             if mine[name] is None:
                 mine |= {each: theirs[each] for each in (name, *time)}
         return LinkSpeed(**mine)
+
+    def is_news_to(self, known: LinkSpeed) -> bool:
+        """Whether a speed differs from the one that is known by more than a tenth of that."""
+        for name in MEASURED_AT:
+            here, there = getattr(self, name), getattr(known, name)
+            if (here is None) != (there is None):
+                return True
+            if here is not None and abs(here - there) > NEWS * there:
+                return True
+        return False
 
     def to_json(self) -> dict[str, float]:
         """What is known."""

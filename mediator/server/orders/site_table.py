@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from ...core.exchange import OpenRequest, Requester
 from ...core.health import SiteHealth, SiteState
-from ...core.links import LinkRecord
+from ...core.links import LinkRecord, LinkSpeed
 from ...errors import NoSuchSite
 from ...proto import federation_pb2 as pb
 from ...wire.messages import Capacity, OrderId, RunId, SiteName, id_message
@@ -103,6 +103,8 @@ class SiteEntry:
     version: str = ""
     removed: bool = False
     link: LinkRecord = field(default_factory=LinkRecord)
+    link_told: LinkSpeed = field(default_factory=LinkSpeed)
+    """What all coordinators have been told of it."""
     session: AgentLink | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
     holding: dict[RunId, int] = field(default_factory=dict)

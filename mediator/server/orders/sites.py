@@ -154,6 +154,8 @@ class SiteRegistry:
             self._apply(entry, event, reason)
             if not worked and event is SiteEvent.HEARD:
                 self.orders.collect(entry)
+        if entry.link.known(now).is_news_to(entry.link_told):
+            self._tell_soon(entry)
         return sorted(self._attached.going_on)
 
     def _moved(self, entry: SiteEntry) -> None:
@@ -271,6 +273,9 @@ class SiteRegistry:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
+        for name in names:
+            entry = self.table.entry(name)
+            entry.link_told = entry.link.known(self._clock())
         for message in self.standings(names) if names else ():
             self._attached.tell_all(message)
 

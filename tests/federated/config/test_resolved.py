@@ -223,7 +223,8 @@ def test_every_key_is_known_to_decide_or_not() -> None:
         for key in all_keys(RunConfig)
         if not key.section or may_be_none(key.field.annotation)
     }
-    others = {"sites.site_files", "participation.replicate_every"}
+    copies = {"participation.replicate_every", "participation.reassign_every"}
+    others = {"sites.site_files", *copies}
     assert leaves == set(CHANGES) | set(WITHOUT_EFFECT) | others
 
 
@@ -242,9 +243,10 @@ def test_another_key_does_not(key: str) -> None:
     assert differences(before, after) == ()
 
 
-def test_replicas_of_a_graph_decide_nothing() -> None:
+@pytest.mark.parametrize("key", ["replicate_every", "reassign_every"])
+def test_where_states_of_a_graph_are_decides_nothing(key: str) -> None:
     before = parse_config(BASE, GRAPH)
-    after = parse_config(BASE, [*GRAPH, "participation.replicate_every=5"])
+    after = parse_config(BASE, [*GRAPH, f"participation.{key}=5"])
     assert before != after
     assert digest(before) == digest(after)
     assert differences(before, after) == ()

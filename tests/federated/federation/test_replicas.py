@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 
 from federations import CLIENTS, Lab, Log, in_time, raising, timeless
-from fedpilot.federated import Federation, RunResult
+from fedpilot.federated import RunResult
 from fedpilot.federated.core.population.shares import taken
 from fedpilot.federated.core.rounds.participation import SiteRefused, TooFewSites
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.errors import ConfigError
-from fedpilot.federated.federation.coordinator.coordinator import Coordinator
-from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
 from fedpilot.mediator import Payload, members
@@ -29,7 +27,7 @@ from fedpilot.mediator.core.disk import Space
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import LyingSite
 from records import Archive, written_at_once
-from shaky_sites import ShakySite, returning
+from shaky_sites import Outages, ShakySite, returning
 
 ROUNDS = 7
 REPLICAS: dict[str, Any] = {
@@ -48,37 +46,6 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "torus": {"strategy": "push_sum"},
     "tree": {"strategy": "gossip"},
 }
-
-
-class Outages:
-    """Sites that are lost, and come back, when a round begins."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(SITES, ShakySite)
-        for name, value in {"moments": {}, "amid": False, "sites": {}}.items():
-            patch.setattr(ShakySite, name, value)
-        self.patch = patch
-
-    def happen(
-        self,
-        federation: Federation,
-        lost: dict[int, Sequence[str]],
-        back: dict[int, Sequence[str]] | None = None,
-    ) -> None:
-        """Lose or bring back sites as a round begins for the first time, by its number."""
-        step, losses, returns = Coordinator.step, dict(lost), dict(back or {})
-
-        def stepping(coordinator: Coordinator, model: GlobalModel) -> Any:
-            mediator = federation.gang.mediator
-            if mediator is not None and coordinator._run.mediator is mediator:
-                for site in returns.pop(model.round_number + 1, ()):
-                    ShakySite.sites[site].gone = False
-                    mediator.readmit(site).result(60)
-                for site in losses.pop(model.round_number + 1, ()):
-                    ShakySite.sites[site].vanish()
-            return step(coordinator, model)
-
-        self.patch.setattr(Coordinator, "step", stepping)
 
 
 @pytest.fixture

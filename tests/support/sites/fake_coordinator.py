@@ -37,7 +37,9 @@ def main(folder: Path, run: str) -> int:
     with MediatorConnection(folder, run) as mediator:
         see(what="attached")
         mediator.on_stop(lambda reason: stopped.set())
-        mediator.on_site_change(lambda each: see(what="site", site=each.name, state=each.state))
+        mediator.on_site_change(
+            lambda each: see(what="site", site=each.name, state=each.state, up=each.link.up)
+        )
         mediator.emit({"event": "run_started", "run_id": run})
         if config.get("wait_for"):
             mediator.wait_for_sites(config["wait_for"], timeout_s=60)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
+
+import pytest
 
 from federations import Lab, Log
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation
+from fedpilot.federated.federation.coordinator.coordinator import Coordinator
+from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.mediator import InProcessSite, Payload, SiteLost
 from fedpilot.mediator.federation.futures import done
 
 SITES = ("east", "north", "west")
+SITE = "fedpilot.federated.federation.sites.sources.InProcessSite"
 Moments = dict[str, set[int]]
 """The orders, counted from 0, with which a site is lost."""
 
@@ -112,3 +117,34 @@ class Region:
         made = Federation(config, observers=observing, cluster=cluster, sites=SITES)
         self.lab._undo.callback(made.close)
         return made
+
+
+class Outages:
+    """Sites that are lost, and come back, when a round begins."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(SITE, ShakySite)
+        for name, value in {"moments": {}, "amid": False, "sites": {}}.items():
+            patch.setattr(ShakySite, name, value)
+        self.patch = patch
+
+    def happen(
+        self,
+        federation: Federation,
+        lost: dict[int, Sequence[str]],
+        back: dict[int, Sequence[str]] | None = None,
+    ) -> None:
+        """Lose or bring back sites as a round begins for the first time, by its number."""
+        step, losses, returns = Coordinator.step, dict(lost), dict(back or {})
+
+        def stepping(coordinator: Coordinator, model: GlobalModel) -> Any:
+            mediator = federation.gang.mediator
+            if mediator is not None and coordinator._run.mediator is mediator:
+                for site in returns.pop(model.round_number + 1, ()):
+                    ShakySite.sites[site].gone = False
+                    mediator.readmit(site).result(60)
+                for site in losses.pop(model.round_number + 1, ()):
+                    ShakySite.sites[site].vanish()
+            return step(coordinator, model)
+
+        self.patch.setattr(Coordinator, "step", stepping)

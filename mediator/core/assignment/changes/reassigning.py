@@ -157,17 +157,20 @@ class _Search:
         clients = int(np.count_nonzero(found != places))
         then, moving = timed.seconds(found), self._moving_s(found)
         saved, left = now - then, self.rounds_left
-        figures = f"{brief(saved * left)} in the {counted(left, 'round')} left"
         shorter = f"a round take {brief(then)} instead of {brief(now)}"
+        figures = f"{brief(saved * left)} in the {counted(left, 'round')} left"
         if saved * left <= moving:
             reason = (
-                f"to move {counted(clients, 'client')} takes {brief(moving)}; it would make "
-                f"{shorter}, which saves {figures}"
+                f"to move {counted(clients, 'client')} takes {brief(moving)}, and saves {figures}: "
+                f"it makes {shorter}"
             )
             return Reassignment(
                 verdict=Verdict.TOO_DEAR, reason=reason, saved_s=saved, moving_s=moving
             )
-        reason = f"it makes {shorter}, which saves {figures}, and takes {brief(moving)}"
+        reason = (
+            f"a round then takes {brief(then)} instead of {brief(now)}, which saves {figures}; "
+            f"the move takes {brief(moving)}"
+        )
         moves = tuple(self._moves(found, problem.round_number, f"as that makes {shorter}"))
         return Reassignment(
             verdict=Verdict.MOVE, reason=reason, moves=moves, saved_s=saved, moving_s=moving

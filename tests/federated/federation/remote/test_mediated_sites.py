@@ -155,6 +155,16 @@ def test_a_promise_has_the_link_that_the_mediator_knows(tmp_path: Path, undo: Ex
     assert promises["paris"].link == LinkSpeed()
 
 
+def test_a_run_knows_links_as_the_mediator_says_them_last(tmp_path: Path, undo: ExitStack) -> None:
+    connection, slow = three(), LinkSpeed(up=3.0, up_measured_at=9.0)
+    run = Run(connection, tmp_path / "members.json", undo, again=False)
+    standing = replace(connection.sites[SiteName("oslo")], link=slow)
+    connection.sites[SiteName("oslo")] = standing
+    connection.changed(standing)
+    assert run.mediator.membership.promises["oslo"].link == slow
+    assert run.mediator.membership.promises["paris"].link == LinkSpeed()
+
+
 def test_a_run_goes_on_after_a_restart_with_the_sites_that_it_had(
     tmp_path: Path, undo: ExitStack
 ) -> None:

@@ -54,3 +54,25 @@ def test_a_round_trip_alone_is_no_speed() -> None:
     assert not LinkSpeed(round_trip_s=1.0).has_speed
     assert LinkSpeed(up=1.0).has_speed
     assert LinkSpeed(down=1.0).has_speed
+
+
+@pytest.mark.parametrize(
+    ("now", "known", "is_news"),
+    [
+        pytest.param(LinkSpeed(), LinkSpeed(), False, id="nothing is known"),
+        pytest.param(LinkSpeed(up=5.0), LinkSpeed(), True, id="a first measurement"),
+        pytest.param(LinkSpeed(), LinkSpeed(down=5.0), True, id="it is not known any more"),
+        pytest.param(LinkSpeed(up=109.0), LinkSpeed(up=100.0), False, id="a tenth more"),
+        pytest.param(LinkSpeed(down=89.0), LinkSpeed(down=100.0), True, id="more than that less"),
+        pytest.param(
+            LinkSpeed(up=5.0, up_measured_at=9.0, round_trip_s=1.0),
+            LinkSpeed(up=5.0, up_measured_at=7.0),
+            False,
+            id="the same speed later",
+        ),
+    ],
+)
+def test_a_speed_is_news_if_it_is_another_one(
+    now: LinkSpeed, known: LinkSpeed, is_news: bool
+) -> None:
+    assert now.is_news_to(known) == is_news

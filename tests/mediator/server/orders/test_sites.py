@@ -85,6 +85,26 @@ def test_a_site_whose_link_its_answer_fills_is_there(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_coordinator_learns_how_fast_a_link_is_while_its_run_goes_on(tmp_path: Path) -> None:
+    async def another_model(order: pb.Order, payload: Payload) -> Payload:
+        return Payload(kind="done", tensors={"x": payload.tensors["x"] + np.float32(1)})
+
+    async def test() -> None:
+        async with mediating(tmp_path / "m") as here, here.agent("paris", work=another_model):
+            await here.state("paris", "ready")
+            order = {"site": "paris", "key": "work/1", "numbers": 1_200_000}
+            await here.submit("run", [order], then="wait")
+
+            def told() -> bool:
+                return any(each.get("up") for each in here.seen("run") if each["what"] == "site")
+
+            await eventually(told, "that the coordinator learns of the link")
+            states = [each["state"] for each in await here.events() if each.get("site")]
+            assert states == ["joining", "ready"], "nothing else has changed"
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     ("told", "link"),
     [
