@@ -6,8 +6,12 @@ has a receiver of it, unless the load says that sums over models take their plac
 by side, so a phase of a round takes as long as its slowest site:
 
 * training: an order, the model to the site, the computation; in a star also the sum back;
-* then, on a graph, for each mixing step: giving (models up), taking (models down), mixing;
+* then, on a graph, for each mixing step: the exchange (models up and down), and mixing;
 * and the sums back.
+
+In the exchange models go up and down at once. A site's models share its link up, and leave it
+together; each goes on to its receivers as soon as it is at the mediator. So a site is done once it
+has taken what arrives last. The exchange takes as long as its slowest site.
 
 What is not known costs nothing, except a pace: that counts as the median of those that are known.
 """
@@ -64,8 +68,9 @@ class RoundPhase:
     seconds: float
     """Of its slowest site, and in all mixing steps."""
     site: str
+    """In the exchange, perhaps the one that the slowest site waits for."""
     resource: Resource
-    """What that site spends most of these seconds on."""
+    """What most of these seconds go to, at that site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +113,11 @@ class SiteLoads:
     sums: Indices | None = None
     """(sites, sites): the partial sums that cross beside them; None for none."""
 
-    def given(self, work: RoundWork) -> tuple[Indices, Indices]:
-        """(sites,) each: the bytes that sites give and take in a mixing step."""
+    def crossing_bytes(self, work: RoundWork) -> Indices:
+        """(sites, sites): what the first gives the second in a mixing step."""
         assert self.crossing is not None
         crossing = self.crossing * work.given_bytes
-        if self.sums is not None:
-            crossing = crossing + self.sums * work.partial_bytes
-        return crossing.sum(axis=1), crossing.sum(axis=0)
+        return crossing if self.sums is None else crossing + self.sums * work.partial_bytes
 
     @classmethod
     def of(
@@ -193,7 +196,99 @@ Parts = Mapping[Resource, Seconds]
 """(sites,) each: the seconds that a phase takes a site, by what they are spent on."""
 
 
-def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Parts]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Hops:
+    """When sites are done with the exchange: what each gives goes up, and then down to others.
+
+    In arrays (givers, ...), givers are in the order in which they are done with giving.
+    """
+
+    givers: Indices
+    """(givers,): the number of each one's site."""
+    up: Seconds
+    """(givers,): seconds for what they give."""
+    asked: Seconds
+    """(givers,): seconds of round trips before."""
+    down: Seconds
+    """(givers, sites): seconds for what this giver and all later ones give to a site."""
+    told: Seconds
+    """(givers, sites): seconds of round trips before, if they give anything."""
+
+    @classmethod
+    def of(cls, up: Seconds, asked: Seconds, down: Seconds, told: Seconds) -> Hops:
+        """`up` and `asked` are (sites,), `down` and `told` (sites, sites): from one to another."""
+        givers = np.argsort(up + asked, kind="stable")
+        latest = givers[::-1]
+        later = np.cumsum(down[latest], axis=0)[::-1]
+        some = np.maximum.accumulate(told[latest], axis=0)[::-1]
+        return cls(givers, up[givers], asked[givers], later, some)
+
+    @property
+    def ends(self) -> Seconds:
+        """(givers, sites): a site is not done before, by what this giver and later ones give."""
+        ends: Seconds = (self.asked + self.up)[:, None] + self.told + self.down
+        return ends
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The giver, by its order, and the site that is done last; the first of several."""
+        giver, site = np.unravel_index(int(self.ends.argmax()), self.down.shape)
+        return int(giver), int(site)
+
+    def priced(self, shares: Seconds) -> tuple[Seconds, Seconds]:
+        """What one more second up, and one more down, adds to the sum of `shares x ends`.
+
+        (sites,) by the site that gives, and (sites, sites) by that and the one that takes.
+        """
+        up, down = np.empty(len(self.givers)), np.empty(self.down.shape)
+        up[self.givers] = shares.sum(axis=1)
+        down[self.givers] = np.cumsum(shares, axis=0)
+        return up, down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """A part of a round that all sites begin together."""
+
+    parts: Parts
+    """What each site spends in it, without waiting."""
+    hops: Hops | None = None
+    """In the exchange, where sites wait for each other."""
+
+    @property
+    def ends(self) -> Seconds:
+        """The seconds until sites are done, of any shape; the largest is that of the phase."""
+        return sum(self.parts.values(), np.zeros(1)) if self.hops is None else self.hops.ends
+
+    @property
+    def seconds(self) -> float:
+        return float(self.ends.max(initial=0.0))
+
+    @property
+    def slowest(self) -> tuple[int, ...]:
+        """The sites that hold it up; in the exchange a giver and the site that is done last."""
+        if self.hops is None:
+            return (int(self.ends.argmax()),)
+        giver, site = self.hops.last
+        return (int(self.hops.givers[giver]), site)
+
+    @property
+    def longest(self) -> tuple[int, Resource]:
+        """The site and the resource that most of its seconds go to; the first of several."""
+        if self.hops is None:
+            (at,) = self.slowest
+            return at, max(self.parts, key=lambda resource: float(self.parts[resource][at]))
+        (giver, site), hops = self.hops.last, self.hops
+        spent = {
+            (int(hops.givers[giver]), Resource.UP): hops.up[giver],
+            (site, Resource.DOWN): hops.down[giver, site],
+            (int(hops.givers[giver]), Resource.ROUND_TRIPS): hops.asked[giver],
+            (site, Resource.ROUND_TRIPS): hops.told[giver, site],
+        }
+        return max(spent, key=lambda each: float(spent[each]))
+
+
+def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Phase]:
     """The phases of a round, in all mixing steps; a site without clients takes no part."""
     part = load.clients > 0
     trip = prices.round_trip * part
@@ -206,32 +301,29 @@ def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Parts]
         Resource.COMPUTE: load.samples * work.trained * prices.sample,
     }
     if load.crossing is None:
-        return {"training": {**training, **back}}
-    steps = work.mixing_steps
-    given, taken = (steps * each for each in load.given(work))
-    takes = load.crossing.any(axis=0)
+        return {"training": Phase({**training, **back})}
+    steps, crossing = work.mixing_steps, load.crossing_bytes(work)
+    up = steps * crossing.sum(axis=1) * prices.byte_up
+    down = steps * crossing * prices.byte_down
+    crosses = load.crossing.astype(bool)
     if load.sums is not None:
-        takes |= load.sums.any(axis=0)
+        crosses |= load.sums.astype(bool)
+    asked, told = steps * trip * (part.sum() > 1), steps * trip * crosses
+    exchange = {
+        Resource.ROUND_TRIPS: asked + told.max(axis=0, initial=0.0),
+        Resource.UP: up,
+        Resource.DOWN: down.sum(axis=0),
+    }
     return {
-        "training": training,
-        "giving": {
-            Resource.ROUND_TRIPS: steps * trip * (part.sum() > 1),
-            Resource.UP: given * prices.byte_up,
-        },
-        "taking": {
-            Resource.ROUND_TRIPS: steps * trip * takes,
-            Resource.DOWN: taken * prices.byte_down,
-        },
-        "mixing": {Resource.ROUND_TRIPS: steps * trip, **back},
+        "training": Phase(training),
+        "exchange": Phase(exchange, Hops.of(up, asked, down, told)),
+        "mixing": Phase({Resource.ROUND_TRIPS: steps * trip, **back}),
     }
 
 
 def seconds_of(load: SiteLoads, prices: Prices, work: RoundWork) -> float:
     """The seconds of a round."""
-    return sum(
-        float(sum(parts.values(), np.zeros(len(load.clients))).max(initial=0.0))
-        for parts in phases(load, prices, work).values()
-    )
+    return sum(phase.seconds for phase in phases(load, prices, work).values())
 
 
 def round_cost(
@@ -251,7 +343,7 @@ def cost_of(
     """What a round costs, with the load of each of `sites`; `load` may have expected samples."""
     prices = Prices.of(sites, samples_known=samples_known)
     found = phases(load, prices, work)
-    slowest = tuple(_slowest(name, parts, sites) for name, parts in found.items())
+    slowest = tuple(_slowest(name, phase, sites) for name, phase in found.items())
     none = np.zeros((1, 1), dtype=np.int64)
     crossing = none if load.crossing is None else load.crossing
     sums = none if load.sums is None else load.sums
@@ -306,19 +398,16 @@ def places_of(
     return places
 
 
-def _slowest(name: str, parts: Parts, sites: Sequence[SiteCapacity]) -> RoundPhase:
-    """The first site that takes longest, and what it spends most on."""
-    whole = sum(parts.values(), np.zeros(len(sites)))
-    at = int(whole.argmax())
-    most = max(parts, key=lambda resource: float(parts[resource][at]))
-    return RoundPhase(name=name, seconds=float(whole[at]), site=sites[at].name, resource=most)
+def _slowest(name: str, phase: Phase, sites: Sequence[SiteCapacity]) -> RoundPhase:
+    at, resource = phase.longest
+    return RoundPhase(name=name, seconds=phase.seconds, site=sites[at].name, resource=resource)
 
 
 def _of_site(
     at: int,
     site: SiteCapacity,
     load: SiteLoads,
-    found: Mapping[str, Parts],
+    found: Mapping[str, Phase],
     work: RoundWork,
     *,
     samples_known: bool,
@@ -332,11 +421,12 @@ def _of_site(
     }
     up = down = 0
     if load.crossing is not None:
-        up, down = (int(each[at]) * steps for each in load.given(work))
+        crossed = load.crossing_bytes(work)
+        up, down = (int(crossed.sum(axis=axis)[at]) * steps for axis in (1, 0))
     answer = work.sum_bytes + round(work.update_bytes * work.trained * clients)
     seconds = dict.fromkeys(Resource, 0.0)
-    for parts in found.values():
-        for resource, each in parts.items():
+    for phase in found.values():
+        for resource, each in phase.parts.items():
             seconds[resource] += float(each[at])
     return SiteCost(
         site=site.name,

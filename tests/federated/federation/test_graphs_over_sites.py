@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from federations import (
 from fedpilot.federated.core.rounds.participation import SiteRefused
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.errors import RunRefused, TrafficSpent
+from fedpilot.mediator import InProcessSite, Payload
 from fedpilot.mediator.core.assignment import STRATEGIES
+from fedpilot.mediator.federation.futures import settle_as
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import Change, LyingSite
 from shaky_sites import ShakySite, returning
@@ -188,6 +191,32 @@ def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
     assert [event["site"] for event in log.of("site_lost")] == ["north"]
     assert result.digest == alone.digest
     assert digests_over(result.folder) == digests_over(alone.folder)
+
+
+class PatientSite(InProcessSite):
+    """The first site gives nothing before another one has taken."""
+
+    waiting: ClassVar[list[Callable[[], None]]] = []
+
+    def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
+        answer = super().deliver(order, key, purpose)
+        if order.kind == "take_states" and self.name != NAMES[0]:
+            while self.waiting:
+                self.waiting.pop()()
+        if order.kind != "give_states" or self.name != NAMES[0]:
+            return answer
+        late: Future[Payload] = Future()
+        self.waiting.append(lambda: settle_as(answer, late))
+        return late
+
+
+def test_sites_take_what_has_come_while_another_one_still_gives(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = run_over(lab, NAMES[:1])
+    monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", PatientSite)
+    monkeypatch.setattr(PatientSite, "waiting", [])
+    assert run_over(lab, NAMES).digest == alone.digest
 
 
 def changed(change: Callable[[Array], Array]) -> Change:

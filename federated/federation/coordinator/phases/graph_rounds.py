@@ -14,10 +14,11 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -240,13 +241,19 @@ class GraphRounds:
             """Of what crosses between two sites."""
             return {} if {one.site, other.site} & older else {"exchange": EXCHANGE_FORMAT}
 
-        given = []
-        for one, other in itertools.permutations(parts, 2):
+        arrived: SimpleQueue[tuple[Part, Part, Future[Payload]]] = SimpleQueue()
+
+        def arriving(one: Part, other: Part) -> Callable[[Future[Payload]], None]:
+            return lambda states: arrived.put((one, other, states))
+
+        pairs = list(itertools.permutations(parts, 2))
+        for one, other in pairs:
             about, to = form(one, other), told(other.share)
             ask = self._ask(query, GIVING, one, step, about=other, to=to, **about)
-            given.append((one, other, ask))
+            ask.add_done_callback(arriving(one, other))
         taken = []
-        for one, other, states in given:
+        for _ in pairs:  # what a fast link brings goes on while a slow one still gives
+            one, other, states = arrived.get()
             tensors = _answer(one.site, states).tensors
             if tensors:
                 more = {"of": told(one.share), **form(one, other)}

@@ -142,8 +142,7 @@ def mapped(
 def _slowest(load: SiteLoads, timed: TimedRound) -> list[int]:
     """The sites that hold up a phase, ascending."""
     found = phases(load, timed.prices, timed.work).values()
-    none = np.zeros(timed.sites)
-    return sorted({int(sum(parts.values(), none).argmax()) for parts in found})
+    return sorted({site for phase in found for site in phase.slowest})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,9 +194,8 @@ class _State:
     towards: npt.NDArray[np.int32]
     """(clients, sites): receivers of each client's model at each site."""
     norm: float
-    giving: Indices
-    """(sites,): the weight of a model that leaves the site."""
-    taking: Indices
+    crossing: Indices
+    """(sites, sites): the weight of a model that crosses from the first to the second."""
     training: Indices
     """(sites,): the weight of a sample at the site."""
 
@@ -216,24 +214,24 @@ class _State:
             crossing,
         )
         found = phases(load, timed.prices, timed.work)
-        norms = {name: _norm(sum(parts.values(), np.zeros(sites))) for name, parts in found.items()}
-        prices, work = timed.prices, timed.work
-        steps, model = work.mixing_steps, work.given_bytes
-        weights = [
-            norms["giving"][1] * prices.byte_up * model * steps,
-            norms["taking"][1] * prices.byte_down * model * steps,
-            norms["training"][1] * prices.sample * work.trained,
-        ]
-        unit = max(float(weight.max(initial=0.0)) for weight in weights[:2]) / UNITS or 1.0
+        norms = {name: _norm(phase.ends) for name, phase in found.items()}
+        prices, work, hops = timed.prices, timed.work, found["exchange"].hops
+        assert hops is not None
+        up, down = hops.priced(norms["exchange"][1])
+        model = work.given_bytes * work.mixing_steps
+        each = ((up * prices.byte_up)[:, None] + down * prices.byte_down) * model
+        np.fill_diagonal(each, 0)
+        weights = [each, norms["training"][1] * prices.sample * work.trained]
+        unit = float(each.max(initial=0.0)) / UNITS or 1.0
         whole = [np.rint(weight / unit).astype(np.int64) for weight in weights]
         norm = sum(norm for norm, _ in norms.values())
         return cls(places, towards.astype(np.int32), norm, *whole)
 
 
 def _norm(seconds: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-    """The norm of sites' seconds, and how much of a site's second counts in it."""
+    """The norm of seconds, and how much of a second of each counts in it."""
     if not (most := float(seconds.max(initial=0.0))):
-        return 0.0, np.ones(len(seconds))
+        return 0.0, np.ones(seconds.shape)
     shares = seconds / most
     norm = float((shares**NORM).sum() ** (1 / NORM))
     return most * norm, (shares / norm) ** (NORM - 1)
@@ -285,9 +283,7 @@ def _gains(
     """
     places, towards, clients = state.places, state.towards, timed.clients
     samples = np.zeros(clients, np.int64) if timed.work.samples is None else timed.work.samples
-    weights = state.giving[:, None] + state.taking[None, :]
-    np.fill_diagonal(weights, 0)
-    givers, every = timed.givers, np.arange(clients)
+    weights, givers, every = state.crossing, timed.givers, np.arange(clients)
     at = places[givers.owners]
     alone = towards[givers.others, at] == 1
     to_here = givers.reduced(np.where(alone, weights[places[givers.others], at], 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -83,7 +84,14 @@ def by_hand(
     middle = len(paces) // 2
     usual = (paces[middle] + paces[~middle]) / 2 if paces else 0.0
     alone = len(set(places)) == 1
-    slowest = dict.fromkeys(["training", "giving", "taking", "mixing"], 0.0)
+    trips = [site.link.round_trip_s or 0.0 for site in sites]
+    amounts = Counter((places[giver], target) for giver, target in crossing)
+    left: dict[int, float] = {}
+    for at in set(places):
+        many = sum(n for (giver, _), n in amounts.items() if giver == at)
+        up = sites[at].link.up or math.inf
+        left[at] = (0.0 if alone else trips[at]) + many * work.model_bytes / up
+    slowest = dict.fromkeys(["training", "exchange", "mixing"], 0.0)
     for at, site in enumerate(sites):
         mine = [client for client, place in enumerate(places) if place == at]
         if not mine:
@@ -98,14 +106,14 @@ def by_hand(
         if edges is None:
             slowest["training"] = max(slowest["training"], training + answer)
             continue
-        gives = sum(places[giver] == at for giver, _ in crossing)
-        takes = sum(target == at for _, target in crossing)
-        asked = 0.0 if alone else trip
-        told = trip if takes else 0.0
+        taken = 0.0
+        for giver in sorted(left, key=lambda giver: left[giver]):
+            if many := amounts[giver, at]:
+                taken = max(taken, left[giver]) + many * work.model_bytes / down
+        told = trip if taken or any(target == at for _, target in amounts) else 0.0
         times = {
             "training": training,
-            "giving": steps * (asked + gives * work.model_bytes / up),
-            "taking": steps * (told + takes * work.model_bytes / down),
+            "exchange": steps * max(left[at], taken + told),
             "mixing": steps * trip + answer,
         }
         slowest = {name: max(slowest[name], times[name]) for name in slowest}
@@ -175,11 +183,63 @@ def test_a_model_crosses_once_to_each_site_that_needs_it() -> None:
     assert (a.models_up, a.models_down, b.models_up, b.models_down) == (1, 3, 3, 1)
     assert found.crossing_models == 4
     assert (b.bytes_up, b.bytes_down) == (3 * 2_000_000 + 4_000_000, 2 * 2_000_000)
-    assert found.phases[1].name == "giving"
-    assert found.phases[1].seconds == pytest.approx(0.1 + 6.0)
+    assert found.phases[1].name == "exchange"
+    assert found.phases[1].seconds == pytest.approx(0.1 + 6.0 + 0.1 + 0.06)
     assert (found.phases[1].site, found.phases[1].resource) == ("b", Resource.UP)
     assert found.bound_by == found.phases[1]
     assert str(found).endswith("bound by the link up of site b")
+
+
+BOTH = exchange([(0, 4), (1, 5), (2, 6)], directed=False)
+"""Three models from each of two sites to the other."""
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "seconds", "held_up_by"),
+    [
+        pytest.param(
+            (1e9, 5e5),
+            (1e9, 1e6),
+            12.0,
+            ("b", Resource.UP),
+            id="both ways of one slow link overlap",
+        ),
+        pytest.param(
+            (1e9, 1e6), (1e9, 5e5), 12.0, ("b", Resource.DOWN), id="the slower way of it counts"
+        ),
+        pytest.param(
+            (1e6, 1e6), (2e6, 2e6), 9.0, ("a", Resource.UP), id="nothing to take before all gave"
+        ),
+        pytest.param(
+            (1e6, 1e9), (3e6, 1e9), 6.0, ("a", Resource.UP), id="others wait for a slow link up"
+        ),
+    ],
+)
+def test_models_go_down_as_soon_as_they_have_come_up(
+    up: tuple[float, float],
+    down: tuple[float, float],
+    seconds: float,
+    held_up_by: tuple[str, Resource],
+) -> None:
+    there = [
+        SiteCapacity(n, 1, None, LinkSpeed(up=up[i], down=down[i])) for i, n in enumerate("ab")
+    ]
+    phase = round_cost(PLACES, there, replace(SEVEN, sum_bytes=0), BOTH).phases[1]
+    assert phase.seconds == pytest.approx(seconds, rel=0.01)
+    assert (phase.site, phase.resource) == held_up_by
+
+
+def test_models_of_two_sites_share_the_link_down() -> None:
+    """Those of `a` are there after 6 s, and those of `b` after 12 s."""
+    links = [LinkSpeed(up=1e6), LinkSpeed(up=5e5), LinkSpeed(down=5e5)]
+    there = [SiteCapacity(n, 1, None, link) for n, link in zip("abc", links, strict=True)]
+    places, among = (
+        np.repeat([0, 1, 2], 3),
+        exchange([(n, 6 + n % 3) for n in range(6)], directed=True),
+    )
+    work = RoundWork(model_bytes=2_000_000)
+    phase = round_cost(places, there, work, among).phases[1]
+    assert phase.seconds == pytest.approx(max(6 + 24, 12 + 12))
 
 
 def test_a_directed_edge_carries_one_model() -> None:
@@ -204,8 +264,7 @@ def test_partial_sums_take_bytes_of_their_own_in_the_place_of_models() -> None:
     assert (b.models_up, b.models_down, b.sums_up, b.sums_down) == (0, 2, 4, 0)
     assert (a.bytes_up, a.bytes_down) == (2_000_000 + 4_000_000, 12_000_000 + 2_000_000)
     assert (b.bytes_up, b.bytes_down) == (12_000_000 + 4_000_000, 2_000_000 + 2_000_000)
-    assert found.phases[1].seconds == pytest.approx(0.2 + 12.0)
-    assert found.phases[2].seconds == pytest.approx(0.2 + 0.2)
+    assert found.phases[1].seconds == pytest.approx(0.2 + 12.0 + 0.2 + 0.12)
 
 
 def test_in_a_star_sites_do_not_wait_for_each_other_before_their_answer() -> None:
