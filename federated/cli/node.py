@@ -121,20 +121,25 @@ def show(client_id: str, run_id: str | None, access: Access, as_json: bool) -> N
 @JSON
 @with_mediator
 def explain(client_id: str, run_id: str | None, access: Access, as_json: bool) -> None:
-    """Explain VirtualNode NODE: where it is, why, and its history.
+    """Explain VirtualNode NODE: where it is, why there, what would move it, and its history.
+
+    It names the next best site and what a round would cost with NODE there, the room that is
+    there, and the link or the vnodes with which the move would pay.
 
     \b
     Examples:
       fedpilot node explain client_7
       fedpilot node explain client_7 --run base --json | jq -r '.sentences[]'
+      fedpilot node explain client_7 --run base --json | jq .next_best
     """
     with exit_codes():
-        text = _ask(access, run_id, lambda nodes: nodes[client_id].explain())
-        lines = [plain_line(line) for line in text.splitlines()]
         if as_json:
-            print_json({"id": client_id, "sentences": [line.strip() for line in lines]})
+            found = _ask(access, run_id, lambda nodes: nodes[client_id].explanation())
+            sentences = [plain_line(line) for line in found["sentences"]]
+            print_json({**found, "sentences": sentences})
             return
-        click.echo("\n".join(lines))
+        text = _ask(access, run_id, lambda nodes: nodes[client_id].explain())
+        click.echo("\n".join(plain_line(line) for line in text.splitlines()))
 
 
 def _ask(

@@ -44,8 +44,8 @@ class NodeOwner(Protocol):
     def model_or(self, model: State | None) -> tuple[str, State]:
         """The digest and the tensors of `model`, or of the global model."""
 
-    def explain_assignment(self, index: int) -> str:
-        """Explain why a client belongs to its site."""
+    def explain_assignment(self, index: int) -> Mapping[str, Any]:
+        """Explain why a client belongs to its site: `sentences`, and the facts behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +154,28 @@ class VirtualNode:
             self._ask("node.release").result()
 
     def explain(self) -> str:
-        """Explain where this node is, why, and its history."""
-        shown = self._show()
+        """Explain where this node is, why, what would move it, and its history."""
+        first, *others = self._lines(self._show(), self._explained())
+        return "\n".join([first, *(f"  {line}" for line in others)])
+
+    def explanation(self) -> dict[str, Any]:
+        """The facts that `explain` tells, and its lines as `sentences`."""
+        shown, found = self._show(), self._explained()
+        facts = {name: shown[name] for name in ("state", "worker", "samples", "trail")}
+        lines = [line.strip() for line in self._lines(shown, found)]
+        return {"id": self.id, **facts, **found, "sentences": lines}
+
+    def _explained(self) -> Mapping[str, Any]:
+        return self._federation.explain_assignment(self._index)
+
+    def _lines(self, shown: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
         where = f" at {shown['worker']}" if shown["worker"] else ""
         held = "" if shown["samples"] is None else f", holds {shown['samples']} samples"
-        lines = [f"{self.id}: {shown['state']}{where} ({shown['reason']}){held}"]
-        lines.append(f"  site: {self._federation.explain_assignment(self._index)}")
-        lines += [f"  {ago:8.1f} s ago  {what:<9} {why}" for ago, what, why in shown["trail"]]
-        return "\n".join(lines)
+        return [
+            f"{self.id}: {shown['state']}{where} ({shown['reason']}){held}",
+            *map(str, found["sentences"]),
+            *(f"{ago:8.1f} s ago  {what:<9} {why}" for ago, what, why in shown["trail"]),
+        ]
 
     @property
     def _topology(self) -> TopologyManager:

@@ -18,23 +18,22 @@ from ..core.assignment import (
     ChosenStrategy,
     ClientMove,
     Exchange,
+    Explained,
     Reassignment,
     ReassignmentProblem,
     RoundWork,
     Share,
     SiteCapacity,
     assign,
-    elsewhere,
+    explained,
     moved,
     name_of,
-    places_of,
     reassigned,
     reassignment,
     rebalanced,
     shared_out,
     size,
 )
-from ..core.assignment.shares import holds
 from ..core.links import LinkSpeed
 from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
@@ -268,25 +267,10 @@ class SiteMembership:
         self._assignment = assign(self._strategy, population, there, pinned, exchange, work, labels)
         return self._assignment
 
-    def explain(self, index: int) -> str:
-        """Why a client is at its site, and what a round would cost with it at the next best one.
-
-        The price is left out for a client that may not move, and where sites that have clients are
-        not there.
-        """
-        assignment, there = self.assignment, self._capacities()
-        why, site = assignment.explain(index), assignment.site_of(index)
-        stays = holds(assignment.pinned.get(site, ()), index)
-        if self._round is None or stays or not self._all_are_there():
-            return why
-        exchange, work = self._round
-        places = places_of(assignment.shares, there, assignment.population)
-        if (found := elsewhere(index, places, there, work, exchange)) is None:
-            return why
-        other, added = found
-        if not any(each.link.has_speed for each in there):
-            return f"{why}; no site's link is known, so neither is the cost of moving it"
-        return f"{why}; the next best site is {other}: a round takes {added:+.3g} s there"
+    def explain(self, index: int) -> Explained:
+        """Why a client is at its site, which site is the next best one, and what would move it."""
+        exchange, work = self._round or (None, None)
+        return explained(index, self.assignment, self._capacities(), work, exchange)
 
     def assign_as(
         self,
@@ -298,12 +282,16 @@ class SiteMembership:
 
         `given` is how many the strategy gave each site, if clients have made `moves` since.
         """
+        past = tuple(moves)
+        if not past and self._assignment is not None and self._assignment.shares == shares:
+            return
         self._assignment = Assignment(
             strategy=name_of(self._strategy),
             movable=dict(shares),
             pinned=self.assignment.pinned,
             given=given or {site: size(share) for site, share in shares.items()},
-            moves=tuple(moves),
+            moves=past,
+            reason="the run was resumed, and its clients keep their sites",
         )
 
     def rebalance(self, at_most: float, *, round_number: int = 0) -> None:

@@ -179,9 +179,14 @@ class RemoteFederation:
 
         return ("", {}) if model is None else (digest(model), model)
 
-    def explain_assignment(self, index: int) -> str:
-        """Explain why a client belongs to its site."""
-        return str(self._shown(self._ids[index]).get("assignment", "not known"))
+    def explain_assignment(self, index: int) -> Mapping[str, Any]:
+        """Explain why a client belongs to its site, and what would move it."""
+        header = {"client": self._ids[index], "explain": True}
+        shown = self._asked(Payload(kind="node.show", header=header)).header
+        if isinstance(found := shown.get("explained"), Mapping):
+            return found
+        # The coordinator is of an earlier version.
+        return {"sentences": [f"site: {shown.get('assignment', 'not known')}"]}
 
     def _shown(self, client_id: str) -> Mapping[str, Any]:
         return self._asked(Payload(kind="node.show", header={"client": client_id})).header

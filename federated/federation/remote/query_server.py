@@ -208,7 +208,9 @@ class QueryServer:
         index = self._index(asked)
 
         def node(shown: Mapping[str, Any]) -> Payload:
-            why = {"assignment": self._nodes.explain_assignment(index)}
+            why: dict[str, Any] = {"assignment": self._nodes.why_there(index)}
+            if asked.header.get("explain") is True:
+                why["explained"] = dict(self._nodes.explain_assignment(index))
             return Payload(kind="node", header={**shown, **self._place_of(index), **why})
 
         return then(self._nodes.ask_shown(index), node)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ..topology_manager import TopologyManager
 
 
+NOT_ASSIGNED = "not assigned until the gang is reserved"
+
+
 class NodeOrders:
     """Orders to the VirtualNodes of one federation, by their places in the population."""
 
@@ -126,12 +129,18 @@ class NodeOrders:
         kind = HybridTopologyManager if len(self._gang.sites) > 1 else TopologyManager
         return kind(graphs, self, partial(mixing_of, config, graphs))
 
-    def explain_assignment(self, index: int) -> str:
-        """Explain why a client belongs to its site."""
+    def why_there(self, index: int) -> str:
+        """A client's site, and why it is there; costs little."""
         if (mediator := self._gang.mediator) is None:
-            return "not assigned until the gang is reserved"
-        membership = mediator.membership
-        return f"{membership.assignment.site_of(index)}, since {membership.explain(index)}"
+            return NOT_ASSIGNED
+        assignment = mediator.membership.assignment
+        return f"{assignment.site_of(index)}, since {assignment.explain(index)}"
+
+    def explain_assignment(self, index: int) -> Mapping[str, Any]:
+        """Explain why a client belongs to its site, and what would move it."""
+        if (mediator := self._gang.mediator) is None:
+            return {"sentences": [f"site: {NOT_ASSIGNED}"]}
+        return mediator.membership.explain(index).to_json()
 
 
 def _kind(array: object) -> str:

@@ -20,10 +20,10 @@ from .costs import (
     SiteLoads,
     cost_of,
     crossing_models,
-    elsewhere,
     places_of,
     round_cost,
 )
+from .explaining import Explained, Price, explained
 from .records import (
     Assignment,
     AssignmentProblem,
@@ -88,9 +88,11 @@ __all__ = [
     "ClientMove",
     "Division",
     "Exchange",
+    "Explained",
     "Holder",
     "NotAssignable",
     "OwnStrategy",
+    "Price",
     "Reassignment",
     "ReassignmentProblem",
     "ReplicaSite",
@@ -104,7 +106,7 @@ __all__ = [
     "assign",
     "cost_of",
     "crossing_models",
-    "elsewhere",
+    "explained",
     "holders",
     "joined",
     "members",

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +143,71 @@ def crossing_models(places: Indices, sites: int, exchange: Exchange) -> Indices:
     givers, targets = np.nonzero(received)
     found = np.bincount(places[givers] * sites + targets, minlength=sites * sites)
     return found.reshape(sites, sites)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighborhood:
+    """A client on a graph, and the load with this one client at another site.
+
+    Its move changes who takes its own model, and whether its neighbors' models still cross. So it
+    costs as much as the client has neighbors, once the load is known.
+    """
+
+    load: SiteLoads
+    """With the client where it is."""
+    place: int
+    samples: int
+    counts: Mapping[int, int]
+    """By site, the clients that it exchanges with."""
+    takes: npt.NDArray[np.bool_]
+    """(sites,): where somebody takes its model."""
+    givers: Indices
+    """(givers,): the sites of those whose models it takes."""
+    others: npt.NDArray[np.bool_]
+    """(givers, sites): where somebody else takes these models."""
+
+    @classmethod
+    def of(
+        cls, client: int, places: Indices, sites: int, work: RoundWork, exchange: Exchange
+    ) -> Self:
+        ends = exchange.ends
+        both = ends[(ends == client).any(axis=1)]
+        others = np.unique(both[both != client])
+        receivers = np.concatenate([to[one == client] for one, to in exchange.directions()])
+        givers = np.concatenate([one[to == client] for one, to in exchange.directions()])
+        takes = np.zeros(sites, dtype=bool)
+        takes[places[receivers]] = True
+        number = np.full(len(places), -1)
+        number[givers] = np.arange(len(givers))
+        taken = np.zeros((len(givers), sites), dtype=bool)
+        for one, to in exchange.directions():
+            its = (number[one] >= 0) & (to != client)
+            taken[number[one[its]], places[to[its]]] = True
+        found = np.bincount(places[others], minlength=sites)
+        return cls(
+            SiteLoads.of(places, sites, work, exchange),
+            int(places[client]),
+            0 if work.samples is None else int(work.samples[client]),
+            {int(at): int(found[at]) for at in np.flatnonzero(found)},
+            takes,
+            places[givers],
+            taken,
+        )
+
+    def at(self, place: int) -> SiteLoads:
+        """The load with the client at another place."""
+        load, here = self.load, self.place
+        assert load.crossing is not None
+        clients, samples, crossing = load.clients.copy(), load.samples.copy(), load.crossing.copy()
+        clients[[here, place]] += (-1, 1)
+        samples[[here, place]] += (-self.samples, self.samples)
+        for at, change in ((here, -1), (place, 1)):
+            takes = self.takes.copy()
+            takes[at] = False
+            crossing[at, takes] += change
+            alone = self.givers[~self.others[:, at] & (self.givers != at)]
+            np.add.at(crossing[:, at], alone, change)
+        return SiteLoads(clients, samples, crossing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -358,32 +424,6 @@ def cost_of(
         crossing_sums=int(sums.sum()) * work.mixing_steps,
         unknown=prices.unknown,
     )
-
-
-def elsewhere(
-    client: int,
-    places: Indices,
-    sites: Sequence[SiteCapacity],
-    work: RoundWork,
-    exchange: Exchange | None,
-) -> tuple[str, float] | None:
-    """The best other site for a client, and the seconds that it adds to a round there.
-
-    Of equal ones, the first by name. None without another site.
-    """
-    prices, here = Prices.of(sites), int(places[client])
-
-    def seconds(place: int) -> float:
-        moved = places.copy()
-        moved[client] = place
-        return seconds_of(SiteLoads.of(moved, len(sites), work, exchange), prices, work)
-
-    now = seconds(here)
-    others = [(seconds(at) - now, site.name) for at, site in enumerate(sites) if at != here]
-    if not others:
-        return None
-    added, name = min(others)
-    return name, added
 
 
 def places_of(

@@ -152,6 +152,9 @@ class ClientMove:
     reason: str
     """Such as `which was lost: nothing was heard of it`."""
 
+    def __str__(self) -> str:
+        return f"was at site {self.origin} until round {self.round_number}, {self.reason}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
@@ -189,17 +192,24 @@ class Assignment:
                     return site
         raise IndexError(index)
 
-    def explain(self, index: int) -> str:
-        """Why this client is where it is, and where it was before."""
+    def why(self, index: int) -> str:
+        """Why this client is where it is, or was before it moved."""
         site = self.site_of(index)
         if holds(self.pinned.get(site, ()), index):
             return f"its data is at site {site} and may not move"
-        moves = [move for move in self.moves if holds(move.clients, index)]
+        moves = self.moves_of(index)
         first = moves[0].origin if moves else site
         total = sum(self.given.values())
         given = (
-            f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of {total}"
+            f"strategy {self.strategy!r} gave site {first} {self.given.get(first, 0)} of {total} "
+            "clients, this one among them"
         )
-        why = [self.reason] if self.reason else []
-        stays = [f"was at site {m.origin} until round {m.round_number}, {m.reason}" for m in moves]
-        return "; ".join([f"{given} clients, this one among them", *why, *stays])
+        return "; ".join([given, *([self.reason] if self.reason else [])])
+
+    def explain(self, index: int) -> str:
+        """Why this client is where it is, and where it was before."""
+        return "; ".join([self.why(index), *map(str, self.moves_of(index))])
+
+    def moves_of(self, index: int) -> tuple[ClientMove, ...]:
+        """The latest moves of this client, in their order."""
+        return tuple(move for move in self.moves if holds(move.clients, index))

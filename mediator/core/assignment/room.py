@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .costs import Prices
 from .proportions import proportional
 from .records import AssignmentProblem, Division, SiteCapacity
-from .shares import members, share_of
+from .shares import Share, members, share_of, size
 
 Indices = npt.NDArray[np.int64]
 BALANCE = 0.05
@@ -39,10 +39,7 @@ class Room:
     def of(cls, problem: AssignmentProblem) -> Self:
         free = members(problem.clients)
         sites = sorted(problem.sites, key=lambda site: site.name)
-        counts = _counts(problem, len(free))
-        goal = np.array([counts[site.name] for site in sites], dtype=np.int64)
-        most = np.maximum(goal, np.floor(goal * (1 + BALANCE)).astype(np.int64))
-        most[goal == 0] = 0
+        goal, most = limits(sites, len(free), problem.pinned)
         return cls(free=free, sites=sites, goal=goal, most=most)
 
     def division(self, parts: Indices, reason: str) -> Division:
@@ -51,13 +48,19 @@ class Room:
         return Division(shares=shares, reason=reason)
 
 
-def _counts(problem: AssignmentProblem, free: int) -> Mapping[str, int]:
-    """How many movable clients each site gets, so that with its pinned ones it has its part."""
-    speeds = _speeds(problem.sites)
-    stay = {name: len(members(problem.pinned.get(name, ()))) for name in speeds}
+def limits(
+    sites: Sequence[SiteCapacity], free: int, pinned: Mapping[str, Share]
+) -> tuple[Indices, Indices]:
+    """(sites,) each: sites' parts of so many clients that may move, and the most they may have."""
+    speeds = _speeds(sites)
+    stay = {name: size(pinned.get(name, ())) for name in speeds}
     wanted = proportional(free + sum(stay.values()), speeds)
     room = {name: max(0, wanted[name] - stay[name]) for name in speeds}
-    return proportional(free, room if sum(room.values()) else speeds)
+    counts = proportional(free, room if sum(room.values()) else speeds)
+    goal = np.array([counts[site.name] for site in sites], dtype=np.int64)
+    most = np.maximum(goal, np.floor(goal * (1 + BALANCE)).astype(np.int64))
+    most[goal == 0] = 0
+    return goal, most
 
 
 def _speeds(sites: Sequence[SiteCapacity]) -> dict[str, int]:

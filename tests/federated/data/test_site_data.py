@@ -75,7 +75,7 @@ def test_the_population_is_what_sites_declare(
     federation = hospitals.two(disclose)
     assert list(federation) == names
     assert [federation[name].index for name in names] == list(range(5))
-    assert federation.start().nodes.explain_assignment(3) == (
+    assert federation.start().nodes.why_there(3) == (
         "west, since its data is at site west and may not move"
     )
 
@@ -116,7 +116,7 @@ def test_movable_clients_that_all_sites_hold_are_there_once(
     federation = hospitals.federation(*sections, federation__clients_per_round=2)
     assert list(federation) == list(EAST)
     result = federation.run()
-    assert federation.nodes.explain_assignment(0).startswith("east, since strategy 'capacity'")
+    assert federation.nodes.why_there(0).startswith("east, since strategy 'capacity'")
     alone = site_data.column(tmp_path / "alone", EAST, disclose={"ids": "exact"})
     apart = hospitals.federation(alone, federation__clients_per_round=2).run()
     assert apart.digest == result.digest

@@ -145,7 +145,7 @@ def test_no_strategy_moves_a_client_whose_data_may_not_move(
     assert at_sites(run.folder) == {
         site: list(range(4 * place, 4 * place + 4)) for place, site in enumerate(AT)
     }
-    assert federation.nodes.explain_assignment(5) == (
+    assert federation.nodes.why_there(5) == (
         "site_2, since its data is at site site_2 and may not move"
     )
 
@@ -179,7 +179,7 @@ def test_movable_clients_go_where_the_graph_is_cut_least(hospitals: Hospitals) -
     federation = hospitals.made(config)
     run = in_time(federation.run)
     assert run.digest == hospitals.in_one_process().digest
-    assert "'locality'" in federation.nodes.explain_assignment(5)
+    assert "'locality'" in federation.nodes.why_there(5)
     assert [len(clients) for clients in at_sites(run.folder).values()] == [4, 4, 4]
 
 

@@ -45,6 +45,8 @@ def test_a_lost_site_counts_no_more_and_its_clients_belong_to_others() -> None:
     ]
     assert mediator.membership.drain_changes() == []
     assert "round 4, which was lost: a storm" in mediator.membership.assignment.explain(11)
+    (move, *_) = mediator.membership.explain(11).moves
+    assert (move.origin, move.round_number, move.reason) == ("c", 4, "which was lost: a storm")
 
 
 def test_without_replacement_a_lost_sites_clients_stay_its_own() -> None:
@@ -128,13 +130,13 @@ def test_clients_are_assigned_by_the_links_that_sites_promise() -> None:
     work = RoundWork(model_bytes=10)
     found = mediator.membership.assign(6, exchange=Exchange.between(*ends.T), work=work)
     assert found.shares["b"] == (range(4, 6),)
-    assert "makes a round take" in found.explain(4)
+    assert "makes a round take" in found.why(4)
     # At a, client 4 would give its model to b and take that of 5: 10 bytes each way, at once.
-    assert mediator.membership.explain(4).endswith(
-        "the next best site is a: a round takes +10 s there"
-    )
+    price = mediator.membership.explain(4).next_best
+    assert price is not None
+    assert (price.site, price.seconds) == ("a", pytest.approx(10.0))
     mediator.membership.remove("b", "a storm")
-    assert "next best" not in mediator.membership.explain(4)
+    assert mediator.membership.explain(4).next_best is None
 
 
 @pytest.mark.parametrize(
@@ -171,4 +173,6 @@ def test_without_links_another_site_has_no_price() -> None:
     mediator.membership.form({s: replace(p, link=trip) for s, p in promises.items()})
     exchange = Exchange.between(np.array([0]), np.array([1]))
     mediator.membership.assign(2, exchange=exchange, work=RoundWork(model_bytes=10))
-    assert "no site's link is known" in mediator.membership.explain(0)
+    price = mediator.membership.explain(0).next_best
+    assert price is not None
+    assert (price.seconds, price.nbytes, price.full) == (None, -20, 1)

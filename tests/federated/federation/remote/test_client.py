@@ -38,6 +38,8 @@ class Nodes:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.states = dict.fromkeys(IDS, "virtual")
+        self.explained: dict[str, Any] = {}
+        """Of the clients, where a coordinator explains them."""
 
     def answer(self, kind: str, header: dict[str, Any], tensors: bytes) -> pb.AskRunReply:
         self.asked.append((kind, header))
@@ -76,6 +78,7 @@ class Nodes:
             "reason": "nobody needs it",
             "samples": 12,
             "trail": [[3.0, "released", "it was idle"]],
+            **({"explained": self.explained} if self.explained else {}),
         }
 
     def listed(self, header: dict[str, Any]) -> pb.AskRunReply:
@@ -250,6 +253,12 @@ def test_nodes_are_listed_shown_and_explained(server: Served, nodes: Nodes) -> N
     explained = json.loads(invoke("explain", "client_1", "--json").stdout)["sentences"]
     assert "pinned there" in " ".join(explained)
     assert "it was idle" in invoke("explain", "client_1").stdout
+    nodes.explained = {"sentences": ["next best site: rome"], "next_best": {"site": "rome"}}
+    document = json.loads(invoke("explain", "client_1", "--json").stdout)
+    assert document["next_best"] == {"site": "rome"}
+    assert document["id"] == "client_1"
+    assert document["sentences"][1] == "next best site: rome"
+    assert "\n  next best site: rome\n" in invoke("explain", "client_1").stdout
     assert server.service.runs["base"]["status"] == "running"
 
 

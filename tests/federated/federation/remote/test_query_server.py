@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +49,11 @@ class Nodes:
     def site_of(self, index: int) -> str:
         return "silent" if index % 2 else "quick"
 
-    def explain_assignment(self, index: int) -> str:
+    def why_there(self, index: int) -> str:
         return "so it is"
+
+    def explain_assignment(self, index: int) -> Mapping[str, Any]:
+        return {"sentences": [f"{index} may stay"]}
 
     def model_or(self, model: Any) -> tuple[str, dict[str, Any]]:
         return "key", {}
@@ -148,6 +151,14 @@ def test_a_list_is_there_once_all_have_told(asker: Asker) -> None:
     (answer,) = soon(lambda: told)
     assert [each["state"] for each in answer.header["nodes"]] == ["materialized"] * 2
     assert answer.header["total"] == 5
+
+
+def test_a_client_is_explained_where_that_is_asked(asker: Asker) -> None:
+    told = [asker.ask("node.show", client="2"), asker.ask("node.show", client="2", explain=True)]
+    (shown,), (explained,) = (soon(lambda each=each: each) for each in told)
+    assert "explained" not in shown.header
+    assert shown.header["assignment"] == "so it is"
+    assert explained.header["explained"] == {"sentences": ["2 may stay"]}
 
 
 def test_where_an_answer_cannot_be_given_that_is_told(asker: Asker) -> None:

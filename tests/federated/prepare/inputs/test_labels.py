@@ -49,7 +49,7 @@ def test_clients_of_one_label_are_at_one_site_and_no_bits_change(lab: Lab) -> No
         assert federation.gang.mediator is not None
         assignment = federation.gang.mediator.membership.assignment
         loaded = federation.loaded
-        why = federation.nodes.explain_assignment(0)
+        why = federation.nodes.why_there(0)
     labels = labels_of(loaded.inputs)
     assert labels is not None
     kinds = {site: set(labels.argmax(axis=1)[members(s)]) for site, s in assignment.shares.items()}

@@ -16,7 +16,6 @@ from fedpilot.mediator.core.assignment import (
     RoundWork,
     SiteCapacity,
     assign,
-    elsewhere,
     places_of,
     round_cost,
 )
@@ -297,18 +296,3 @@ def test_an_assignments_shares_are_places_among_the_sites() -> None:
     there = [SiteCapacity("b", 1), SiteCapacity("a", 1)]
     shares = assign("round_robin", 5, there).shares
     assert places_of(shares, there, 5).tolist() == [1, 0, 1, 0, 1]
-
-
-def test_the_next_best_site_is_the_one_that_adds_the_fewest_seconds() -> None:
-    """Client 0 gives to and takes from client 4 at `b`; there, nothing of it would cross."""
-    third = SiteCapacity("c", 1, 1.0, LinkSpeed(up=1e7, down=1e7))
-    there, among = [FAST, SLOW, third], exchange([(0, 4), (1, 5)], directed=False)
-    found = elsewhere(0, PLACES, there, SEVEN, among)
-    assert found is not None
-    moved = PLACES.copy()
-    moved[0] = 1
-    name, added = found
-    before = round_cost(PLACES, there, SEVEN, among).seconds
-    assert name == "b"
-    assert added == pytest.approx(round_cost(moved, there, SEVEN, among).seconds - before)
-    assert elsewhere(0, np.zeros(7, dtype=np.int64), [FAST], SEVEN, among) is None
