@@ -79,9 +79,13 @@ def test_clients_stay_where_their_models_are_whatever_the_sites_workers(
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
     with over(lab, NAMES, stop) as federation, pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
-    monkeypatch.setitem(STRATEGIES, "capacity", STRATEGIES["round_robin"])  # type: ignore[arg-type]
+    monkeypatch.setitem(STRATEGIES, "locality", STRATEGIES["round_robin"])  # type: ignore[arg-type]
     with over(lab, NAMES) as federation:
         resumed = in_time(lambda: federation.resume("r"))
+        found = federation[federation.client_id(0)].explanation()
+    assert found["why"].endswith("the run was resumed, and its clients keep their sites")
+    assert found["neighbors"] == {"east": 1, "west": 1}
+    assert found["next_best"]["site"] in NAMES
     assert resumed.digest == alone.digest
     assert digests_over(resumed.folder) == digests_over(alone.folder)
 

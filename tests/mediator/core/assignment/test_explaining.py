@@ -103,6 +103,35 @@ def test_a_price_is_the_cost_model_s_with_the_client_moved(
     assert (seconds if timed else nbytes) == pytest.approx(best)
 
 
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_price_counts_the_other_receivers_of_the_models_that_a_client_takes(
+    seed: int, directed: bool
+) -> None:
+    """In graphs where clients share many neighbors at every site."""
+    random = np.random.default_rng(seed)
+    one, other = random.integers(0, 24, (2, 90))
+    exchange = Exchange.directed(one, other) if directed else Exchange.between(one, other)
+    places = random.integers(0, 3, 24)
+    shares = {name: share_of(np.flatnonzero(places == at)) for at, name in enumerate("abc")}
+    speeds = random.uniform(1, 100, (3, 2))
+    sites = [
+        SiteCapacity(name, 1, 1.0, LinkSpeed(up=up, down=down))
+        for name, (up, down) in zip("abc", speeds.tolist(), strict=True)
+    ]
+    work = RoundWork(samples=random.integers(1, 9, 24), model_bytes=100, mixing_steps=2)
+    assignment = Assignment(strategy="locality", movable=shares)
+    for client in range(24):
+        found = explained(client, assignment, sites, work, exchange)
+        assert found.next_best is not None
+        now, there = (
+            costs_at(client, to, assignment, sites, work, exchange)
+            for to in (found.site, found.next_best.site)
+        )
+        assert found.next_best.seconds == there[0] - now[0]
+        assert found.next_best.nbytes == there[1] - now[1]
+
+
 def with_need(sites: list[SiteCapacity], need: Need, part: float = 1.0) -> list[SiteCapacity]:
     """The sites with what a move needs, or with a part of it."""
     return [
