@@ -18,7 +18,6 @@ import numpy.typing as npt
 from fedpilot.common.text.amounts import brief, counted, in_bytes, in_rate, listed
 
 from .costs import Neighborhood, Prices, SiteLoads, places_of, seconds_of
-from .locality import LEAST
 from .records import (
     Assignment,
     AssignmentProblem,
@@ -27,7 +26,7 @@ from .records import (
     RoundWork,
     SiteCapacity,
 )
-from .room import limits
+from .room import LEAST, limits
 from .shares import Share, holds, joined, size
 from .strategies import STRATEGIES
 
