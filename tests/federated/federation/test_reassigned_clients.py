@@ -310,13 +310,13 @@ def test_a_site_that_stays_away_after_a_move_is_gone_on_without_by_a_new_replica
 def test_the_replica_before_a_move_is_of_no_use_and_one_of_the_same_round_is_made(
     lab: Lab, calm: Calm, outages: Outages
 ) -> None:
-    log, keys = Log(), {"participation__replicate_every": 5, "participation__reassign_every": 6}
+    log, keys = Log(), {"participation__replicate_every": 3, "participation__reassign_every": 4}
     with moving(lab, {1: SLOW}, log, **keys) as federation:
-        outages.happen(federation, {7: ["west"]})
+        outages.happen(federation, {5: ["west"]})
         run = in_time(federation.run)
     calm.check(run)
-    assert [event["round"] for event in log.of("replica_made")][:2] == [5, 6]
-    assert [(each["to"]) for each in log.of("went_back")] == [6]
+    assert [event["round"] for event in log.of("replica_made")][:2] == [3, 4]
+    assert [(each["to"]) for each in log.of("went_back")] == [4]
 
 
 class LostAsItGivesAReplica(ShakySite):
@@ -324,7 +324,7 @@ class LostAsItGivesAReplica(ShakySite):
 
     def deliver(self, order: Payload, key: str, purpose: str) -> Future[Payload]:
         about = self.name, order.kind, order.header.get("round")
-        if about == ("west", "give_replica", 6) and purpose == "replica":
+        if about == ("west", "give_replica", 4) and purpose == "replica":
             self.vanish()
         return super().deliver(order, key, purpose)
 
@@ -334,7 +334,7 @@ def test_a_site_that_is_lost_before_that_replica_is_whole_ends_the_run(
 ) -> None:
     """No site has what all its clients had in an earlier round, so the run cannot go back."""
     outages.patch.setattr(SITE, LostAsItGivesAReplica)
-    keys = {"participation__replicate_every": 5, "participation__reassign_every": 6}
+    keys = {"participation__replicate_every": 3, "participation__reassign_every": 4}
     with pytest.raises(TooFewSites, match="no replica was made yet"):
         run_moving(lab, {1: SLOW}, **keys)
 
