@@ -344,7 +344,7 @@ class SiteMembership:
             round_number=round_number,
             rounds_left=rounds_left,
             window=window,
-            room=room,
+            room={**room, **dict.fromkeys(self._left_alone, 0)},
         )
         return reassignment(problem)
 

@@ -95,7 +95,9 @@ class Coordinator:
                 while (reason := self._reason_to_end(model.round_number)) is None:
                     model = self._round_or_back(model)
                     moved(model)
-                self._free_copies(model)
+                if self._replication is not None or self._reassignment is not None:
+                    self._free_copies(model)
+                    self._book_traffic()
             finally:
                 self._log.end(model)
         return reason
@@ -106,7 +108,6 @@ class Coordinator:
             self._replication.end(model)
         elif self._reassignment is not None:
             self._reassignment.end(model)
-        self._book_traffic()
 
     def _reason_to_end(self, done: int) -> str | None:
         early, last = self._log.progress.stop_reason(), self._config.federation.rounds

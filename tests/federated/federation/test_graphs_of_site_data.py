@@ -28,7 +28,9 @@ from fedpilot.federated.federation.report.plan_table import plan_table
 from fedpilot.federated.federation.setup.planning import inputs_of_plan
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
+from fedpilot.mediator.core.assignment import ClientMove, Reassignment, Verdict
 from fedpilot.mediator.errors import PolicyRefused
+from fedpilot.mediator.federation.membership import SiteMembership
 from graph_runs import digests_over
 from records import Archive
 from shaky_sites import ShakySite
@@ -165,7 +167,8 @@ def test_a_plan_counts_the_clients_that_stay(hospitals: Hospitals) -> None:
     }
 
 
-def test_movable_clients_go_where_the_graph_is_cut_least(hospitals: Hospitals) -> None:
+def of_movable(hospitals: Hospitals, **keys: Any) -> dict[str, Any]:
+    """A config over data that each site has of all clients."""
     told = {"disclose": OPEN, "residency": "movable"}
     files = [
         site_data.site_file(
@@ -175,12 +178,39 @@ def test_movable_clients_go_where_the_graph_is_cut_least(hospitals: Hospitals) -
         )
         for site in AT
     ]
-    config = site_data.config(files, hospitals.folder / "runs", **on_a_graph())
-    federation = hospitals.made(config)
+    return site_data.config(files, hospitals.folder / "runs", **on_a_graph(**keys))
+
+
+def test_movable_clients_go_where_the_graph_is_cut_least(hospitals: Hospitals) -> None:
+    federation = hospitals.made(of_movable(hospitals))
     run = in_time(federation.run)
     assert run.digest == hospitals.in_one_process().digest
     assert "'locality'" in federation.nodes.why_there(5)
     assert [len(clients) for clients in at_sites(run.folder).values()] == [4, 4, 4]
+
+
+def test_movable_clients_find_their_data_at_another_site_in_mid_run(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to_site_1(membership: SiteMembership, *, round_number: int, **_: Any) -> Reassignment:
+        client = membership.assignment.movable["site_2"][0][:1]
+        move = ClientMove(
+            round_number=round_number, origin="site_2", to="site_1", clients=(client,), reason="why"
+        )
+        return Reassignment(verdict=Verdict.MOVE, reason="why", moves=(move,))
+
+    monkeypatch.setattr(SiteMembership, "reassignment", to_site_1)
+    config = of_movable(hospitals, participation__reassign_every=2)
+    run = in_time(hospitals.made(config).run)
+    assert run.digest == hospitals.in_one_process().digest
+    there = {site: len(clients) for site, clients in at_sites(run.folder).items()}
+    assert there == {"site_1": 5, "site_2": 3, "site_3": 4}
+
+
+def test_clients_that_all_stay_at_their_data_cannot_move(hospitals: Hospitals) -> None:
+    config = hospitals.config(participation__reassign_every=2)
+    with pytest.raises(ConfigError, match=r"reassign_every.*stay at the sites of their data"):
+        in_time(hospitals.made(config).run)
 
 
 # -- what sites allow ------------------------------------------------------------------------------

@@ -20,10 +20,12 @@ from fedpilot.federated.core.rounds.participation import TooFewSites
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.errors import ConfigError
 from fedpilot.federated.federation.coordinator.round_log import RoundLog
+from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
 from fedpilot.mediator import Payload, members
 from fedpilot.mediator.core.links import LinkSpeed
 from graph_runs import NAMES, over, run_over
+from records import Archive
 from shaky_sites import SITE, Outages, ShakySite, returning
 
 ROUNDS, CLIENTS = 7, 60
@@ -202,6 +204,17 @@ def test_the_trail_of_a_client_has_the_move_before_and_after_a_resume(lab: Lab) 
         assert after.moves[: len(before.moves)] == before.moves
         assert after.given == before.given
         assert said in after.explain(client)
+
+
+def test_a_run_that_moved_clients_is_verified_and_continued(lab: Lab) -> None:
+    run = run_moving(lab, {1: SLOW})
+    found = Archive(lab.runs.parent, ExitStack()).verify(run.run_id, how=Replay.ALL)
+    assert not found.differs
+    longer = {**GRAPH, "federation__rounds": ROUNDS + 2}
+    with over(lab, NAMES, **longer) as federation:
+        later = in_time(lambda: federation.run(parent=run.run_id))
+    assert shares_of(later.folder) == shares_of(run.folder)
+    assert later.digest == run_over(lab, NAMES[:1], **longer).digest
 
 
 # -- the coordinator ends amid a move --------------------------------------------------------------

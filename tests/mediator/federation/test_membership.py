@@ -16,7 +16,7 @@ from fedpilot.mediator import (
     ReservationRefused,
     RunnersSpent,
 )
-from fedpilot.mediator.core.assignment import Exchange, RoundWork, size
+from fedpilot.mediator.core.assignment import Exchange, RoundWork, moved, size
 from fedpilot.mediator.core.links import LinkSpeed
 
 
@@ -176,3 +176,41 @@ def test_without_links_another_site_has_no_price() -> None:
     price = mediator.membership.explain(0).next_best
     assert price is not None
     assert (price.seconds, price.nbytes, price.full) == (None, -20, 1)
+
+
+@pytest.mark.parametrize(
+    ("left_alone", "to"),
+    [
+        pytest.param([], {"a", "b"}, id="clients move where that makes a round shorter"),
+        pytest.param(["b"], {"a"}, id="none to a site that gets no new clients"),
+    ],
+)
+def test_clients_move_by_the_links_as_they_are_now(left_alone: list[str], to: set[str]) -> None:
+    mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    membership = mediator.membership
+    exchange = Exchange.between(*np.random.default_rng(1).integers(0, 100, (250, 2)).T)
+    membership.assign(100, exchange=exchange, work=RoundWork(model_bytes=10))
+    before = membership.assignment
+    membership.know_links(
+        {"a": LinkSpeed(up=10.0, down=10.0), "b": LinkSpeed(up=1e3, down=1e3), "c": LinkSpeed()}
+    )
+    membership.leave_alone(left_alone)
+    found = membership.reassignment(
+        state_bytes=1, round_number=3, rounds_left=9, window=3, room={"a": 99, "b": 99}
+    )
+    assert found is not None
+    assert {move.to for move in found.moves} == to
+    membership.move(found.moves)
+    assert membership.assignment == moved(before, found.moves)
+
+
+def test_while_a_site_with_clients_is_away_nothing_is_decided() -> None:
+    mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    exchange = Exchange.between(np.array([0]), np.array([1]))
+    mediator.membership.assign(2, exchange=exchange, work=RoundWork(model_bytes=10))
+    mediator.membership.replacement = False
+    mediator.membership.remove("b", "the cable was cut")
+    asked = {"state_bytes": 1, "round_number": 3, "rounds_left": 9, "window": 3}
+    assert mediator.membership.reassignment(**asked, room={}) is None
