@@ -430,10 +430,11 @@ def _on_a_graph(found: Explained, price: Price) -> Iterator[str]:
     elif found.needs:
         yield f"what would make the move pay: {_either(found.needs)}"
     elif found.pays and price.full is None and price.keeps is None:
-        yield f"room: {price.site} has room for it; a run does not move clients to shorten rounds"
+        yield f"room: {price.site} has room for it; `reassign_every` moves clients in mid-run"
     else:
-        faster = ", nor a faster link there" if found.seconds is not None else ""
-        yield f"what would make the move pay: not {MOST_VNODES} more vnodes at {price.site}{faster}"
+        link = ", or a faster link," if found.seconds is not None else ""
+        tried = f"up to {MOST_VNODES} more vnodes{link} at {price.site} would not"
+        yield f"what would make the move pay: {tried}"
     for each in found.unknown:
         yield f"not known: {each}"
 

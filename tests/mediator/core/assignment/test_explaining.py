@@ -254,7 +254,7 @@ MEDIUM = LinkSpeed(up=1e4, down=1e4)
         ),
         pytest.param(
             told(2, links={"a": FAST, "b": SLOW}),
-            "what would make the move pay: not 64 more vnodes at b, nor a faster link there",
+            "what would make the move pay: up to 64 more vnodes, or a faster link, at b would not",
             id="nothing that is tried would do",
         ),
         pytest.param(
@@ -284,7 +284,7 @@ MEDIUM = LinkSpeed(up=1e4, down=1e4)
         ),
         pytest.param(
             told(2, movable=APART),
-            "room: a has room for it; a run does not move clients to shorten rounds",
+            "room: a has room for it; `reassign_every` moves clients in mid-run",
             id="nothing is in the way",
         ),
         pytest.param(
