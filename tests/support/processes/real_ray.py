@@ -68,7 +68,7 @@ def ray_head(
     port = port or free_port()
     options = [
         *("--head", f"--port={port}", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"),
-        *("--include-log-monitor=false", *more),
+        *("--include-log-monitor=false", "--no-monitor", *more),
     ]
     try:
         with _started(folder, options, env, python) as head:

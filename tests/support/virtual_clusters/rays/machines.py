@@ -57,7 +57,8 @@ def ray_machines(count: int, cpus: float, **head: Any) -> Iterator[Cluster]:
         for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
             environment.setenv(name, ENVIRONMENT[name])
         node: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": 10**8}
-        first = {**node, "include_dashboard": False, "temp_dir": folder, **head}
+        light = {"include_dashboard": False, "no_monitor": True}
+        first = {**node, **light, "temp_dir": folder, **head}
         cluster = Cluster(initialize_head=True, head_node_args=first)
         try:
             for _ in range(count - 1):
