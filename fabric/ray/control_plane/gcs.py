@@ -31,7 +31,7 @@ messages = private_ray.generated("gcs_service_pb2")
 
 RPC_TIMEOUT_S = 10.0
 REFUSALS, KNOCK_TIMEOUT_S = 3, 0.5
-PLACING_S, PLACING_POLL_S = 5.0, 0.002
+PLACING_S, PLACING_POLL_S = 60.0, 0.002
 """How long Ray may take to place a group that is to be removed, and how often to check."""
 TASKS = 10_000
 """How many tasks an audit checks at most."""
