@@ -116,7 +116,7 @@ class Coordinator:
         return f"all {last} rounds are done" if done >= last else None
 
     def _round_or_back(self, model: GlobalModel) -> GlobalModel:
-        """The next round's model, or after the loss of a site that of a replica's round."""
+        """The next round's model; after the loss of a site, the model of a replica's round."""
         if self._reassignment is not None:
             self._reassignment.reassign(model)
         if self._replication is None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .changes.moving import moved, reassigned, rebalanced, shared_out
-from .changes.reassigning import Reassignment, ReassignmentProblem, Verdict, reassignment
+from .changes.reassigning import MoveVerdict, Reassignment, ReassignmentProblem, reassignment
 from .changes.replicas import Holder, ReplicaSite, holders
 from .costs import (
     Resource,
@@ -90,6 +90,7 @@ __all__ = [
     "Exchange",
     "Explained",
     "Holder",
+    "MoveVerdict",
     "NotAssignable",
     "OwnStrategy",
     "Price",
@@ -102,7 +103,6 @@ __all__ = [
     "Share",
     "SiteCapacity",
     "SiteLoads",
-    "Verdict",
     "assign",
     "cost_of",
     "crossing_models",

@@ -313,7 +313,7 @@ class Hops:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Phase:
+class PhaseTimes:
     """A part of a round that all sites begin together."""
 
     parts: Parts
@@ -323,7 +323,7 @@ class Phase:
 
     @property
     def ends(self) -> Seconds:
-        """The seconds until sites are done, of any shape; the largest is that of the phase."""
+        """The seconds until sites are done, of any shape; a phase takes as long as the largest."""
         return sum(self.parts.values(), np.zeros(1)) if self.hops is None else self.hops.ends
 
     @property
@@ -354,7 +354,7 @@ class Phase:
         return max(spent, key=lambda each: float(spent[each]))
 
 
-def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Phase]:
+def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, PhaseTimes]:
     """The phases of a round, in all mixing steps; a site without clients takes no part."""
     part = load.clients > 0
     trip = prices.round_trip * part
@@ -367,7 +367,7 @@ def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Phase]
         Resource.COMPUTE: load.samples * work.trained * prices.sample,
     }
     if load.crossing is None:
-        return {"training": Phase({**training, **back})}
+        return {"training": PhaseTimes({**training, **back})}
     steps, crossing = work.mixing_steps, load.crossing_bytes(work)
     up = steps * crossing.sum(axis=1) * prices.byte_up
     down = steps * crossing * prices.byte_down
@@ -381,9 +381,9 @@ def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, Phase]
         Resource.DOWN: down.sum(axis=0),
     }
     return {
-        "training": Phase(training),
-        "exchange": Phase(exchange, Hops.of(up, asked, down, told)),
-        "mixing": Phase({Resource.ROUND_TRIPS: steps * trip, **back}),
+        "training": PhaseTimes(training),
+        "exchange": PhaseTimes(exchange, Hops.of(up, asked, down, told)),
+        "mixing": PhaseTimes({Resource.ROUND_TRIPS: steps * trip, **back}),
     }
 
 
@@ -438,7 +438,7 @@ def places_of(
     return places
 
 
-def _slowest(name: str, phase: Phase, sites: Sequence[SiteCapacity]) -> RoundPhase:
+def _slowest(name: str, phase: PhaseTimes, sites: Sequence[SiteCapacity]) -> RoundPhase:
     at, resource = phase.longest
     return RoundPhase(name=name, seconds=phase.seconds, site=sites[at].name, resource=resource)
 
@@ -447,7 +447,7 @@ def _of_site(
     at: int,
     site: SiteCapacity,
     load: SiteLoads,
-    found: Mapping[str, Phase],
+    found: Mapping[str, PhaseTimes],
     work: RoundWork,
     *,
     samples_known: bool,

@@ -32,7 +32,7 @@ from .strategies import STRATEGIES
 
 Indices = npt.NDArray[np.int64]
 IN_ORDER = ("capacity", "round_robin")
-"""Strategies that divide clients in their order, whatever a round costs."""
+"""Strategies that divide clients in their order, and not by the cost of a round."""
 BY_SECONDS = "locality"
 """The one that divides them by what a round costs."""
 LIMITED = ("data_affinity", BY_SECONDS)
@@ -88,7 +88,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SiteBalance:
     """A site's clients that may move, beside its vnodes."""
 
     site: str
@@ -119,7 +119,7 @@ class Explained:
     """The cheapest other site, the first by name; None if no price is known."""
     pays: bool = False
     """Whether a round would be cheaper there."""
-    balance: tuple[Load, ...] = ()
+    balance: tuple[SiteBalance, ...] = ()
     """In a star: its own site, and the one with the fewest clients a vnode if it had this one."""
     needs: tuple[Need, ...] | None = None
     """Each alone would do; None if it was not asked."""
@@ -184,7 +184,7 @@ def _balanced(
     client: int, found: Explained, assignment: Assignment, sites: Sequence[SiteCapacity]
 ) -> Explained:
     loads = {
-        each.name: Load(
+        each.name: SiteBalance(
             site=each.name, clients=size(assignment.movable.get(each.name, ())), vnodes=each.vnodes
         )
         for each in sites
@@ -422,7 +422,7 @@ def _on_a_graph(found: Explained, price: Price) -> Iterator[str]:
     if price.keeps is not None:
         yield f"room: {found.site} keeps at least {counted(price.keeps, 'client')} that may move"
     if found.strategy in IN_ORDER:
-        by = f"{found.strategy} divides clients in their order, whatever a round costs"
+        by = f"{found.strategy} divides clients in their order, not by the cost of a round"
         found_needs = _either(found.needs or ())
         yield f"what would move it: {found_needs}; {by}" if found_needs else f"strategy: {by}"
     elif found.strategy != BY_SECONDS:

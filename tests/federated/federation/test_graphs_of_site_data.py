@@ -28,7 +28,7 @@ from fedpilot.federated.federation.report.plan_table import plan_table
 from fedpilot.federated.federation.setup.planning import inputs_of_plan
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
-from fedpilot.mediator.core.assignment import ClientMove, Reassignment, Verdict
+from fedpilot.mediator.core.assignment import ClientMove, MoveVerdict, Reassignment
 from fedpilot.mediator.errors import PolicyRefused
 from fedpilot.mediator.federation.membership import SiteMembership
 from graph_runs import digests_over
@@ -197,7 +197,7 @@ def test_movable_clients_find_their_data_at_another_site_in_mid_run(
         move = ClientMove(
             round_number=round_number, origin="site_2", to="site_1", clients=(client,), reason="why"
         )
-        return Reassignment(verdict=Verdict.MOVE, reason="why", moves=(move,))
+        return Reassignment(verdict=MoveVerdict.MOVE, reason="why", moves=(move,))
 
     monkeypatch.setattr(SiteMembership, "reassignment", to_site_1)
     config = of_movable(hospitals, participation__reassign_every=2)

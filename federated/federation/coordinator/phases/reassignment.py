@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from fedpilot.mediator.core.assignment import Reassignment, Verdict, size
+from fedpilot.mediator.core.assignment import MoveVerdict, Reassignment, size
 
 from ....core.planning.measured import MOVE
 from ...setup.global_model import GlobalModel
@@ -35,7 +35,7 @@ class ReassignmentPhase:
     every: int
     replication: Replication | None
     """What has to know that clients move, if the run makes replicas."""
-    _said: Verdict = Verdict.MOVE
+    _said: MoveVerdict = MoveVerdict.MOVE
     """Why clients stayed, as reported last."""
     _copies: StateCopies = field(init=False)
 
@@ -60,7 +60,7 @@ class ReassignmentPhase:
             )
             if found is None:
                 return  # the next round waits for a site
-            if found.verdict is Verdict.MOVE:
+            if found.verdict is MoveVerdict.MOVE:
                 self._move(model, found)
             elif found.verdict is not self._said:
                 run.emit("assignment_kept", round=number + 1, reason=found.reason)

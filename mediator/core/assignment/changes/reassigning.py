@@ -6,7 +6,7 @@ states. What a move has to keep:
 * pinned clients stay, and sites keep the room that `locality` gives them;
 * at most a part of a site's clients leaves it at a time (`SHARE`), and no more come to a site than
   fit on its disk;
-* no client returns to a site for a number of rounds after it left it, for whatever reason;
+* no client returns to a site for a number of rounds after it left it, for any reason;
 * only sites whose links are known both ways take part, since no other move has a price.
 
 Data costs nothing to move: each site makes the data of a client that any site can train, or has it.
@@ -35,7 +35,7 @@ SHARE = 0.1
 speed is measured, so it may be another one at the next decision."""
 
 
-class Verdict(StrEnum):
+class MoveVerdict(StrEnum):
     """The kind of a decision."""
 
     MOVE = "move"
@@ -72,7 +72,7 @@ class ReassignmentProblem:
 class Reassignment:
     """What was decided."""
 
-    verdict: Verdict
+    verdict: MoveVerdict
     reason: str
     moves: tuple[ClientMove, ...] = ()
     saved_s: float = 0.0
@@ -85,7 +85,7 @@ def reassignment(problem: ReassignmentProblem) -> Reassignment:
     sites = sorted(problem.sites, key=lambda site: site.name)
     priced = np.array([None not in (site.link.up, site.link.down) for site in sites])
     if np.count_nonzero(priced) < 2:
-        return Reassignment(verdict=Verdict.UNKNOWN, reason=_unknown(sites, priced))
+        return Reassignment(verdict=MoveVerdict.UNKNOWN, reason=_unknown(sites, priced))
     search = _Search.of(problem, sites, priced)
     return search.decided(problem)
 
@@ -136,7 +136,7 @@ class _Search:
             timed,
             places,
             free & priced[places],
-            # Nobody leaves a site without a price, or comes to one.
+            # No client leaves a site without a price, or comes to one.
             np.where(priced, -(-room.goal // LEAST), 0),
             np.where(priced, room.most, 0),
             limits,
@@ -150,7 +150,7 @@ class _Search:
         moved = refined(timed, places, self.free, self.least, self.most, self.limits)
         if (moved == places).all():
             reason = f"no move that is allowed makes a round shorter than {brief(now)}"
-            return Reassignment(verdict=Verdict.SHORTEST, reason=reason)
+            return Reassignment(verdict=MoveVerdict.SHORTEST, reason=reason)
         found = self._worthwhile(moved)
         if (found == places).all():
             found = moved
@@ -165,7 +165,7 @@ class _Search:
                 f"it makes {shorter}"
             )
             return Reassignment(
-                verdict=Verdict.TOO_DEAR, reason=reason, saved_s=saved, moving_s=moving
+                verdict=MoveVerdict.TOO_DEAR, reason=reason, saved_s=saved, moving_s=moving
             )
         reason = (
             f"a round then takes {brief(then)} instead of {brief(now)}, which saves {figures}; "
@@ -173,7 +173,7 @@ class _Search:
         )
         moves = tuple(self._moves(found, problem.round_number, f"as that makes {shorter}"))
         return Reassignment(
-            verdict=Verdict.MOVE, reason=reason, moves=moves, saved_s=saved, moving_s=moving
+            verdict=MoveVerdict.MOVE, reason=reason, moves=moves, saved_s=saved, moving_s=moving
         )
 
     def _worthwhile(self, found: Indices) -> Indices:

@@ -311,12 +311,12 @@ MEDIUM = LinkSpeed(up=1e4, down=1e4)
         pytest.param(
             told(3, strategy="capacity"),
             "what would move it: 1 more vnode at a; capacity divides clients in their order, "
-            "whatever a round costs",
+            "not by the cost of a round",
             id="a client that more vnodes elsewhere would draw",
         ),
         pytest.param(
             told(strategy="round_robin"),
-            "strategy: round_robin divides clients in their order, whatever a round costs",
+            "strategy: round_robin divides clients in their order, not by the cost of a round",
             id="a strategy that ignores vnodes",
         ),
         pytest.param(

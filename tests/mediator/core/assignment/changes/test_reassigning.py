@@ -14,11 +14,11 @@ from fedpilot.mediator.core.assignment import (
     Assignment,
     ClientMove,
     Exchange,
+    MoveVerdict,
     Reassignment,
     ReassignmentProblem,
     RoundWork,
     SiteCapacity,
-    Verdict,
     assign,
     members,
     moved,
@@ -89,7 +89,7 @@ START = assign("locality", CLIENTS, FAST, exchange=GRAPH, work=WORK)
 
 def test_clients_leave_a_site_whose_link_becomes_slow() -> None:
     found = reassignment(problem_of(START, SLOW, GRAPH))
-    assert found.verdict is Verdict.MOVE
+    assert found.verdict is MoveVerdict.MOVE
     assert {move.origin for move in found.moves} == {"c"}
     room = 21 - size(START.shares["b"])
     assert size(START.shares["a"]) == 21, "no room"
@@ -117,33 +117,33 @@ def test_the_trail_of_a_client_says_when_it_moved_and_why() -> None:
 @pytest.mark.parametrize(
     ("more", "sites", "verdict", "said"),
     [
-        pytest.param({}, FAST, Verdict.SHORTEST, "no move", id="nothing has changed"),
+        pytest.param({}, FAST, MoveVerdict.SHORTEST, "no move", id="nothing has changed"),
         pytest.param(
             {"rounds_left": 1, "state_bytes": 100_000_000},
             SLOW,
-            Verdict.TOO_DEAR,
+            MoveVerdict.TOO_DEAR,
             "in the 1 round left",
             id="the move takes longer than it saves",
         ),
-        pytest.param({"room": {"a": 0, "b": 999}}, SLOW, Verdict.SHORTEST, "", id="no disk"),
+        pytest.param({"room": {"a": 0, "b": 999}}, SLOW, MoveVerdict.SHORTEST, "", id="no disk"),
         pytest.param(
             {},
             [site("a", None), site("b"), site("c", None)],
-            Verdict.UNKNOWN,
+            MoveVerdict.UNKNOWN,
             "of a and c not",
             id="one site's link is known",
         ),
         pytest.param(
             {},
             [site("a", None), site("b", None), site("c", None)],
-            Verdict.UNKNOWN,
+            MoveVerdict.UNKNOWN,
             "of no site",
             id="no link is known",
         ),
     ],
 )
 def test_clients_stay(
-    more: dict[str, object], sites: list[SiteCapacity], verdict: Verdict, said: str
+    more: dict[str, object], sites: list[SiteCapacity], verdict: MoveVerdict, said: str
 ) -> None:
     found = reassignment(problem_of(START, sites, GRAPH, **more))
     assert (found.verdict, found.moves) == (verdict, ())
@@ -262,7 +262,7 @@ def check_moves(problem: ReassignmentProblem, found: Reassignment) -> None:
 def test_a_move_keeps_its_limits(problem: ReassignmentProblem) -> None:
     found = reassignment(problem)
     assert found.reason
-    assert bool(found.moves) == (found.verdict is Verdict.MOVE)
+    assert bool(found.moves) == (found.verdict is MoveVerdict.MOVE)
     check_moves(problem, found)
 
 
