@@ -112,7 +112,7 @@ class Siege:
         self.agreed("a machine came")
 
     def agreed(self, after: str, but: tuple[str, ...] = ()) -> None:
-        """No difference between the cluster state and Ray stays; nobody else noticed anything.
+        """No difference between the cluster state and Ray stays, and other work goes on.
 
         Clients go on to create and delete, so new differences come while old ones go.
         """

@@ -160,11 +160,11 @@ class Neighborhood:
     counts: Mapping[int, int]
     """By site, the clients that it exchanges with."""
     takes: npt.NDArray[np.bool_]
-    """(sites,): where somebody takes its model."""
+    """(sites,): the sites at which a neighbor takes its model."""
     givers: Indices
     """(givers,): the sites of those whose models it takes."""
     others: npt.NDArray[np.bool_]
-    """(givers, sites): where somebody else takes these models."""
+    """(givers, sites): the sites at which another client takes these models."""
 
     @classmethod
     def of(

@@ -131,7 +131,7 @@ def test_clients_are_assigned_by_the_links_that_sites_promise() -> None:
     found = mediator.membership.assign(6, exchange=Exchange.between(*ends.T), work=work)
     assert found.shares["b"] == (range(4, 6),)
     assert "makes a round take" in found.why(4)
-    # At a, client 4 would give its model to b and take that of 5: 10 bytes each way, at once.
+    # At a, client 4 would give its model to b and take the model of 5: 10 bytes each way, at once.
     price = mediator.membership.explain(4).next_best
     assert price is not None
     assert (price.site, price.seconds) == ("a", pytest.approx(10.0))
