@@ -6,7 +6,8 @@ step. So a client's arithmetic has the same shape whichever clients share the ch
 
 A GPU's libraries pick a kernel, and with it the bits, by the shape of the whole batch. There each
 step computes all rows, those of clients that are done or missing with weight zero, and moves the
-rows of the others alone.
+rows of the others alone. Some kernels multiply the values of one row by zero for another one, which
+is no zero if a value is not finite. So a client whose result is not finite trains again by itself.
 """
 
 from __future__ import annotations
@@ -69,14 +70,43 @@ class BatchedTrainer:
         started = time.perf_counter()
         try:
             losses = self._train(chunk, round_number, start)
+            tensors = self._trained(len(chunk))
+            if self._all_rows and len(chunk) > 1:
+                tensors = self._alone_if_not_finite(chunk, round_number, start, tensors, losses)
         except Exception as error:
             names = [self._samples.partition.client_id(int(i)) for i in chunk.clients[:3]]
             others = f" and {len(chunk) - 3} more" if len(chunk) > 3 else ""
             doing = f"training together in round {round_number}"
             raise client_failed(f"{', '.join(names)}{others}", doing, error) from error
-        rows = self._stacked.rows
-        tensors = {name: rows[row][: len(chunk)] for name, row in self._names.items()}
         yield Trained(slice(0, len(chunk)), tensors, losses, time.perf_counter() - started)
+
+    def _trained(self, count: int) -> dict[str, Tensor]:
+        """What the first clients' rows hold now, (count, *shape) by tensor of the state."""
+        rows = self._stacked.rows
+        return {name: rows[row][:count] for name, row in self._names.items()}
+
+    def _alone_if_not_finite(
+        self,
+        chunk: Chunk,
+        round_number: int,
+        start: Start,
+        tensors: dict[str, Tensor],
+        losses: npt.NDArray[np.float64],
+    ) -> dict[str, Tensor]:
+        """Train clients whose result is not finite again, each by itself; `losses` changes too."""
+        finite = torch.stack(
+            [rows.isfinite().reshape(len(chunk), -1).all(1) for rows in tensors.values()]
+        )
+        kept = finite.all(0).cpu().numpy() & np.isfinite(losses)
+        if kept.all():
+            return tensors
+        found = {name: rows.clone() for name, rows in tensors.items()}
+        for place in np.flatnonzero(~kept).tolist():
+            alone = self._train(chunk.only(place), round_number, Start(start.of(place)))
+            losses[place] = alone[0]
+            for name, rows in self._trained(1).items():
+                found[name][place] = rows[0]
+        return found
 
     def _train(self, chunk: Chunk, round_number: int, start: Start) -> npt.NDArray[np.float64]:
         stacked, batch, count = self._stacked, self._training.batch_size, len(chunk)
@@ -85,6 +115,8 @@ class BatchedTrainer:
                 tensor.copy_(start.model[name])
         for name, rows in stacked.rows.items():
             rows[:count].copy_(start.rows(name))
+            if self._all_rows:
+                rows[count:] = rows[:1]
         if stacked.random:
             self._seed_rows(chunk, round_number)
         self._optimizer.begin()

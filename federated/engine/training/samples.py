@@ -50,6 +50,12 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def only(self, place: int) -> Chunk:
+        """The chunk of the client at a place."""
+        here, end = slice(place, place + 1), int(self.sizes[: place + 1].sum())
+        rows = self.rows[end - int(self.sizes[place]) : end]
+        return Chunk(self.clients[here], self.keys[here], self.sizes[here], rows)
+
 
 class Samples:
     """A site's samples on a worker's device, and the order in which a client goes through them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -9,6 +10,7 @@ from torch import nn
 
 from clients import FEATURES
 from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
+from fedpilot.federated.errors import ExecutionRefused
 from module_builders import OPTIMIZERS, layers, linear
 from stackable_modules import CASES, STACKED, Case
 
@@ -40,8 +42,24 @@ def test_rows_without_a_client_change_no_bit(case: Case, optimizer: str) -> None
     }
 
 
+BY_ROW = ("transformer on tokens", "transformer on numbers")
+"""Cases whose bits depend on the row of a client on an H100."""
+SAME_IN_ALL_ROWS = [each for each in STACKED if not str(each.id).startswith(BY_ROW)]
+
+
 @on_a_gpu
-@pytest.mark.parametrize(("case", "kind"), STACKED if GPU else STACKED[:1])
+@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("kind", ["folded", "mapped"])
+def test_on_a_gpu_a_model_whose_bits_depend_on_the_row_trains_one_by_one(
+    name: str, kind: str
+) -> None:
+    clients = CASES[name].clients(device="cuda", double=False)
+    with pytest.raises(ExecutionRefused, match="a client's bits depend on its mates"):
+        clients.trainers.checked(Execution(ExecutionKind(kind), CHUNK))
+
+
+@on_a_gpu
+@pytest.mark.parametrize(("case", "kind"), SAME_IN_ALL_ROWS if GPU else SAME_IN_ALL_ROWS[:1])
 def test_on_a_gpu_a_clients_bits_do_not_depend_on_its_mates(case: Case, kind: str) -> None:
     clients = case.clients(device="cuda", double=False, number_of_epochs=2)
     clients.trainers.checked(Execution(ExecutionKind(kind), CHUNK))
@@ -72,3 +90,19 @@ def test_on_a_gpu_training_together_is_training_one_by_one(case: Case, kind: str
         )
         < 1e-9
     )
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "depthwise conv"])
+def test_a_client_that_diverges_changes_no_mate(name: str, device: str) -> None:
+    how = {"device": device, "double": False, "number_of_epochs": 2, "all_rows": True}
+    clients = CASES[name].clients(**how)
+    diverges = int(np.argmax(clients.sizes))
+    rows = torch.from_numpy(clients.partition.indices(diverges))
+    clients.samples.x[rows.to(clients.samples.x.device)] = float("nan")
+    found = clients.train(kind="folded", chunk_size=CHUNK)
+    assert not np.isfinite(found[diverges].loss)
+    for other in {*clients.everybody} - {diverges}:
+        alone = clients.train([other], kind="folded", chunk_size=CHUNK)[other]
+        assert np.isfinite(alone.loss)
+        assert found[other].bits == alone.bits
