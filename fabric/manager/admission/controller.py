@@ -6,11 +6,11 @@ change goes into the state first; `commit` saves the state, then begins the orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.cluster_state import Entry
-from ...core.ledger import LedgerError
+from ...core.ledger import Ledger, LedgerError
 from ...core.places.admission import Expire, QueuedAt, decide
 from ...core.places.borrowing import give_back
 from ...core.places.groups import PlacementGroupRecord, Rebundling, Stuck, groups_for
@@ -148,7 +148,7 @@ class AdmissionController:
         resting.update(id for id in statuses.troubled if not self._bundler.all_there(id))
         waiting = [each for each in self.state.waiting if each.parent not in resting]
         decisions = decide(
-            self.state.ledger,
+            self._less_what_ray_will_take(),
             waiting,
             self._clock(),
             self._settings.policy,
@@ -164,6 +164,27 @@ class AdmissionController:
                         break
                 case Expire(request, reason):
                     self.end(request.id, reason)
+
+    def _less_what_ray_will_take(self) -> Ledger:
+        """The ledger, with places for the lost nodes that Ray itself finds other machines for.
+
+        Ray may choose other machines; `_make_way` is for that.
+        """
+        ledger, groups = self.state.ledger, self.state.groups
+        for id in self._statuses.troubled:
+            entry = self.state.entries.get(id)
+            if entry is None or entry.waiting or id in self._statuses.starting:
+                continue
+            missing, _ = lacking(ledger, entry.request)
+            movable = [
+                n for n in missing if any(g.movable for g in groups.of_vnode(fixed_id(id, n)))
+            ]
+            if movable:
+                found = refill(ledger, entry.request, movable, Resources())
+                if isinstance(found, Admit):
+                    ledger = ledger.copy() if ledger is self.state.ledger else ledger
+                    apply(ledger, found, self._clock())
+        return ledger
 
     def _let_in(self, found: Admit) -> Stuck | None:
         """Record the places of a virtual cluster; Stuck if work prevents the rebundling."""
@@ -326,23 +347,45 @@ class AdmissionController:
         if group.movable and places.values() - ledger.machines.keys():
             return  # a machine has just joined or left: the next look at Ray also shows that
         self._provisioner.found(found)
-        if group.movable:
-            known = places.keys() & ledger.vnodes.keys()
+        while group.movable:
             try:
-                # Those that moved leave their places first, which new vnodes may need.
-                ledger.move({id: places[id] for id in known if ledger.machine_of(id) != places[id]})
-                for piece in group.pieces:
-                    if piece.vnode is not None and piece.vnode in places.keys() - known:
-                        host = places[piece.vnode]
-                        ledger.add(self._vnode(group, piece.vnode, piece.resources, host))
-                        moves = f"{piece.vnode} is on {host[:8]} now"
-                        self._statuses.note(group.cluster, "moved", moves)
+                self._move(group, places)
+                break
             except LedgerError as error:
-                self.take_back(group.cluster, str(error))
-                return
+                if group.cluster in self._statuses.starting:
+                    self.take_back(group.cluster, str(error))
+                    return
+                if not self._make_way(group.cluster, {*places.values()}):
+                    return
         if has_places(group, found):
             self._bundler.placed(group)
         self.check_started(group.cluster)
+
+    def _move(self, group: PlacementGroupRecord, places: Mapping[VNodeId, MachineId]) -> None:
+        """Record the machines of a group's vnodes; LedgerError if one has no room."""
+        ledger = self.state.ledger
+        known = places.keys() & ledger.vnodes.keys()
+        # Those that moved leave their places first, which new vnodes may need.
+        ledger.move({id: places[id] for id in known if ledger.machine_of(id) != places[id]})
+        for piece in group.pieces:
+            if piece.vnode is not None and piece.vnode in places.keys() - known:
+                host = places[piece.vnode]
+                ledger.add(self._vnode(group, piece.vnode, piece.resources, host))
+                moves = f"{piece.vnode} is on {host[:8]} now"
+                self._statuses.note(group.cluster, "moved", moves)
+
+    def _make_way(self, moved: ClusterId, hosts: set[MachineId]) -> bool:
+        """Take back the cluster that began to start last on machines where Ray moved another one.
+
+        Ray has no room left for it there. False if none starts there.
+        """
+        ledger, starting = self.state.ledger, self._statuses.starting
+        there = [id for id in starting if any(v.parent in hosts for v in ledger.of(id))]
+        last = max(there, key=lambda id: (starting[id], id), default=None)
+        if last is None:
+            return False
+        self.take_back(last, f"{moved} was moved there")
+        return True
 
     def _vnode(
         self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId

@@ -44,6 +44,40 @@ class TestMachines:
         assert not world.wrong()
 
     @story
+    async def test_who_lost_nodes_comes_before_who_waits(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await world.begins(*two())
+        await world.create(asks("job", nodes(3, 3, policy=STRICT_SPREAD)))
+        await world.passes()
+        world.ray.machine_down("a")
+        await world.passes(2)
+        await world.create(asks("next", least=3))
+        monkeypatch.setattr(world.ray, "_find", lambda *_: None)  # Ray is in no hurry
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(2)
+        assert world.states() == {"job": "recovering", "next": "waiting"}
+        monkeypatch.undo()
+        world.ray.machine_up(fake_machine("d", GPU=1))  # Ray tries again
+        await world.passes(5)
+        assert world.states() == {"job": "active", "next": "waiting"}
+        assert not world.wrong()
+
+    @story
+    async def test_who_starts_makes_way_where_ray_has_moved_another(self, world: World) -> None:
+        await world.begins(*two(), fake_machine("c", CPU=4), fake_machine("d", CPU=4))
+        await world.create(asks("job", nodes(3, 3, policy=STRICT_SPREAD)))
+        await world.passes()
+        lost, *_ = sorted(world.hosts("job").values())
+        free = {"a", "b", "c", "d"} - {*world.hosts("job").values()}
+        world.ray.machine_down(lost)  # Ray finds another place before the manager looks
+        await world.create(*(asks(f"next-{n}", least=4) for n in range(len(free))))
+        await world.passes(1)
+        assert world.state("job") == "active"
+        assert [id for id, state in world.states().items() if state == "waiting"] != []
+        assert not world.wrong()
+
+    @story
     async def test_flexible_resources_are_found_elsewhere(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("job", least=3))
