@@ -262,7 +262,8 @@ class Reconciler:
         for vnode in sorted(lost):
             for group in groups.of_vnode(vnode):
                 if group.movable:
-                    continue  # Ray looks for other places
+                    self._bundler.lost_places(group)
+                    continue
                 pieces = tuple(
                     replace(piece, vnode=None) if piece.vnode in lost else piece
                     for piece in group.pieces

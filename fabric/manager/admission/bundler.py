@@ -83,6 +83,10 @@ class Bundler:
             self.state.groups.drop(group.id)
             self.rebundle(self.state.ledger, group.vnodes & self.state.ledger.vnodes.keys())
 
+    def lost_places(self, group: PlacementGroupRecord) -> None:
+        """Record that Ray looks for other machines for a part of a placement group."""
+        self._ready.discard(group.id)
+
     def placed(self, group: PlacementGroupRecord) -> None:
         """Record that Ray has placed a whole placement group."""
         self._ready.add(group.id)

@@ -6,6 +6,7 @@ change goes into the state first; `commit` saves the state, then begins the orde
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -36,6 +37,8 @@ from ..routing.router import Router
 from ..status import RECORD, Statuses
 from .bundler import Bundler
 from .fragmentation import Fragmentation
+
+log = logging.getLogger(__name__)
 
 
 class AdmissionController:
@@ -346,7 +349,6 @@ class AdmissionController:
         }
         if group.movable and places.values() - ledger.machines.keys():
             return  # a machine has just joined or left: the next look at Ray also shows that
-        self._provisioner.found(found)
         while group.movable:
             try:
                 self._move(group, places)
@@ -356,7 +358,9 @@ class AdmissionController:
                     self.take_back(group.cluster, str(error))
                     return
                 if not self._make_way(group.cluster, {*places.values()}):
+                    log.info("%s was moved, and waits for the ledger: %s", group.cluster, error)
                     return
+        self._provisioner.found(found)
         if has_places(group, found):
             self._bundler.placed(group)
         self.check_started(group.cluster)
