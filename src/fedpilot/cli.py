@@ -6,9 +6,7 @@ neither Ray, PyTorch nor the packages.
 
 from __future__ import annotations
 
-import atexit
 import copy
-import gc
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,6 +179,15 @@ class LazyGroup(click.Group):
         outlive_readers()
         return super().main(*args, **kwargs)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; Ctrl-C at any moment of it has the exit code of an interruption."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from .common.host.exit_codes import INTERRUPTED
+
+            ctx.exit(INTERRUPTED)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""
         return list(COMMANDS)
@@ -223,5 +230,3 @@ class LazyGroup(click.Group):
 @click.version_option(version("fedpilot"), "-V", "--version", prog_name="fedpilot")
 def main() -> None:
     """Train federations of up to a million clients on Ray clusters."""
-    # At exit Python would search all of PyTorch's objects for garbage in vain.
-    atexit.register(gc.freeze)
