@@ -101,9 +101,8 @@ def plan_inputs(
             else f"measured in run {like.run}"
         ),
         replicate_every=config.participation.replicate_every,
-        replicated_bytes=crossing_sizes(
-            inputs.initial, inputs.roles, pushes=federation.pushes
-        ).state,
+        reassign_every=config.participation.reassign_every,
+        state_bytes=crossing_sizes(inputs.initial, inputs.roles, pushes=federation.pushes).state,
         measured=like,
     )
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedpilot.mediator.core.assignment import size
+
 from .feasibility import Shortfall
 from .plan import Cut, Plan, PlannedReplicas, SitePlan
 
@@ -59,6 +61,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
             "round_robin": _cut(plan.round_robin),
         },
         "replicas": None if plan.replicas is None else _replicas(plan.replicas),
+        "reassignment": None if plan.reassignment is None else _reassignment(plan),
         "sources": {"pace": inputs.pace.source, "bytes": inputs.bytes_source},
         "unknown": list(plan.unknown),
         "like": None
@@ -129,6 +132,22 @@ def _replicas(replicas: PlannedReplicas) -> dict[str, Any]:
         "sites": [
             {"name": site, "holder": each.site, "bytes": each.nbytes, "reason": each.reason}
             for site, each in replicas.holders.items()
+        ],
+    }
+
+
+def _reassignment(plan: Plan) -> dict[str, Any]:
+    found = plan.reassignment
+    assert found is not None
+    return {
+        "every": plan.inputs.reassign_every,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "saved_seconds": _figure(found.saved_s),
+        "moving_seconds": _figure(found.moving_s),
+        "moves": [
+            {"from": move.origin, "to": move.to, "clients": size(move.clients)}
+            for move in found.moves
         ],
     }
 

@@ -13,6 +13,8 @@ from fedpilot.mediator.core.assignment import (
     ChosenStrategy,
     Exchange,
     Holder,
+    Reassignment,
+    ReassignmentProblem,
     ReplicaSite,
     Resource,
     RoundCost,
@@ -24,6 +26,7 @@ from fedpilot.mediator.core.assignment import (
     cost_of,
     holders,
     places_of,
+    reassignment,
     size,
 )
 from fedpilot.mediator.core.links import LinkSpeed
@@ -85,8 +88,10 @@ class PlanInputs:
     bytes_source: str
     replicate_every: int | None = None
     """Rounds between replicas of clients' models; None without any."""
-    replicated_bytes: int = 0
-    """Of each client."""
+    reassign_every: int | None = None
+    """Rounds between decisions on whether clients move; None without any."""
+    state_bytes: int = 0
+    """Of what replicas and moves carry of each client."""
     measured: Measured | None = None
     """What another run measured, if the plan follows it."""
 
@@ -188,6 +193,8 @@ class Plan:
     round_robin: Cut | None
     replicas: PlannedReplicas | None
     """None if the run makes none."""
+    reassignment: Reassignment | None
+    """The first decision on moves, by the links that are known now; None without one."""
 
     @property
     def bytes_in(self) -> float:
@@ -271,6 +278,7 @@ def planned(
         cut=cut,
         round_robin=robin,
         replicas=_replicas(inputs, capacity, parts),
+        reassignment=_reassignment(inputs, capacity, assignment),
     )
 
 
@@ -280,11 +288,30 @@ def _replicas(
     if (every := inputs.replicate_every) is None:
         return None
     found = [
-        ReplicaSite(capacity=site, nbytes=part.clients * inputs.replicated_bytes)
+        ReplicaSite(capacity=site, nbytes=part.clients * inputs.state_bytes)
         for site, part in zip(sites, parts, strict=True)
     ]
     count = (inputs.rounds - 1) // every
     return PlannedReplicas(every=every, count=count, holders=holders(found))
+
+
+def _reassignment(
+    inputs: PlanInputs, sites: Sequence[SiteCapacity], assignment: Assignment
+) -> Reassignment | None:
+    every, left = inputs.reassign_every, inputs.rounds - (inputs.reassign_every or 0)
+    if every is None or left <= 0 or not inputs.exchanges or len(sites) < 2:
+        return None
+    problem = ReassignmentProblem(
+        assignment=assignment,
+        sites=list(sites),
+        exchange=inputs.exchanges[0],
+        work=inputs.work,
+        state_bytes=inputs.state_bytes,
+        round_number=every + 1,
+        rounds_left=left,
+        window=every,
+    )
+    return reassignment(problem)
 
 
 def capacities(

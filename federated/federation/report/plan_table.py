@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedpilot.common.terminal.layout import named, ruled
 from fedpilot.common.text.amounts import DASH, brief, counted, duration, in_bytes, listed
+from fedpilot.mediator.core.assignment import Reassignment, size
 from fedpilot.mediator.core.links import LinkSpeed, in_words
 
 from ...core.planning.plan import Cut, Plan, PlannedReplicas, SitePlan
@@ -82,6 +83,8 @@ def _facts(plan: Plan, now: float) -> Iterator[tuple[str, str]]:
     yield from _graph(plan)
     if plan.replicas is not None:
         yield "replicas", _replicas(plan.replicas)
+    if plan.reassignment is not None:
+        yield "moves", _moves(plan.reassignment, plan.inputs.reassign_every or 0)
     if len(plan.sites) > 1 and plan.assignment.strategy:
         reason = f": {plan.assignment.reason}" if plan.assignment.reason else ""
         yield "assignment", f"{plan.assignment.strategy}{reason}"
@@ -138,6 +141,16 @@ def _replicas(replicas: PlannedReplicas) -> str:
     each = f"{in_bytes(replicas.nbytes)} every {counted(replicas.every, 'round')}"
     times = f"{counted(replicas.count, 'time')} in the run"
     return "; ".join([f"{each}, {times}", *([listed(held)] if held else []), *nowhere])
+
+
+def _moves(found: Reassignment, every: int) -> str:
+    when = "after each round" if every == 1 else f"every {counted(every, 'round')}"
+    decided = f"decided {when}; by the links known now, {found.reason}"
+    parts = [
+        f"{counted(size(move.clients), 'client')} from {move.origin} to {move.to}"
+        for move in found.moves
+    ]
+    return f"{decided} ({listed(parts)})" if parts else decided
 
 
 def _cut(cut: Cut) -> str:

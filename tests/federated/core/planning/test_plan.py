@@ -12,7 +12,14 @@ from hypothesis import given, strategies as st
 
 from fedpilot.federated.core.planning.document import document_of
 from fedpilot.federated.core.planning.measured import measured
-from fedpilot.federated.core.planning.plan import Known, Plan, PlanInputs, PlannedMemory, planned
+from fedpilot.federated.core.planning.plan import (
+    Known,
+    Plan,
+    PlanInputs,
+    PlannedMemory,
+    capacities,
+    planned,
+)
 from fedpilot.federated.core.planning.sites import PlannedSite
 from fedpilot.mediator.core.assignment import Exchange, RoundWork, assign
 from fedpilot.mediator.core.links import LinkSpeed
@@ -198,13 +205,46 @@ def test_figures_of_a_document_are_whole_or_of_six_digits() -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+def test_a_run_that_moves_clients_says_what_it_would_decide_by_the_links_known_now() -> None:
+    many, each = np.arange(40), np.full(40, 6)
+    moving = replace(
+        RING,
+        population=40,
+        exchanges=(Exchange.between(many, (many + 1) % 40),),
+        work=replace(RING.work, samples=each),
+        reassign_every=1,
+        state_bytes=1,
+    )
+    sites, vnodes = [SLOW, FAST], {"slow": 1, "fast": 1}
+    in_turn = assign("round_robin", 40, capacities(moving, sites, vnodes))
+    plan = planned(moving, sites, vnodes, in_turn)
+    told = document_of(plan)["reassignment"]
+    assert (told["every"], told["verdict"]) == (1, "move")
+    assert told["moves"] == [{"from": "slow", "to": "fast", "clients": 1}]
+    assert told["saved_seconds"] * 3 > told["moving_seconds"] > 0
+    assert "instead of" in told["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sites"),
+    [
+        pytest.param({"reassign_every": None}, [SLOW, FAST], id="a run that moves none"),
+        pytest.param({"reassign_every": 4}, [SLOW, FAST], id="no round is left at the first time"),
+        pytest.param({"reassign_every": 1}, [FAST], id="one site"),
+    ],
+)
+def test_without_a_decision_nothing_is_said_of_it(
+    changes: dict[str, Any], sites: list[PlannedSite]
+) -> None:
+    plan = planned(replace(RING, **changes), sites, {site.name: 1 for site in sites})
+    assert plan.reassignment is document_of(plan)["reassignment"] is None
+
+
 def test_replicas_go_over_the_cheapest_links_and_count_in_the_run() -> None:
     third = PlannedSite(name="third", link=LinkSpeed(up=50.0, down=5.0, round_trip_s=0.0))
     vnodes = {"slow": 1, "fast": 1, "third": 1}
     without = planned(RING, [SLOW, FAST, third], vnodes)
-    plan = planned(
-        replace(RING, replicate_every=2, replicated_bytes=100), [SLOW, FAST, third], vnodes
-    )
+    plan = planned(replace(RING, replicate_every=2, state_bytes=100), [SLOW, FAST, third], vnodes)
     assert plan.replicas is not None
     assert plan.replicas.count == 1, "after round 2 of 4; none is of use after the last"
     assert plan.replicas.holders["fast"].site == "slow"
