@@ -186,11 +186,14 @@ class BlobStore:
         return self.folder / (f"{blob.digest}.{owner}.part" if owner else f"{blob.digest}.part")
 
     def _complete(self, path: Path, blob: Blob) -> Path:
-        """Give a file its name; readers of an earlier file of that name keep theirs."""
+        """Give a file its name, unless a whole file has it, which others may have pinned."""
         to = self.path(blob.digest)
         with self._lock, names_held(self.folder):
-            os.utime(path)
-            path.replace(to)
+            if to.exists() and _size(to) == blob.size:
+                path.unlink()
+            else:
+                path.replace(to)
+            os.utime(to)
             # A pin's lock may be on the previous file.
             held = self._held.pop(blob.digest, None)
             self._hold(blob.digest)

@@ -164,6 +164,18 @@ def test_a_blob_is_removed_unless_it_is_pinned_here_or_elsewhere(store: BlobStor
         store.remove("../right")
 
 
+def test_a_pin_of_another_process_holds_when_the_same_blob_is_written_again(
+    store: BlobStore,
+) -> None:
+    blob = put(store, b"right")
+    elsewhere = BlobStore(store.folder, 100)
+    with elsewhere.pinned(blob.digest):
+        put(store, b"right")
+        assert not store.remove(blob.digest)
+        assert elsewhere.has(blob)
+    assert store.remove(blob.digest)
+
+
 def test_whoever_removes_an_old_file_spares_the_new_one_of_its_name(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
