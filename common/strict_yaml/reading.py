@@ -98,12 +98,12 @@ class Document:
     """What had to be left out, with its line."""
 
 
-def text_of(path: FilePath | str) -> str:
-    """The text of a file. Raises BadFile."""
+def text_of(path: FilePath | str, largest: int = LARGEST_FILE) -> str:
+    """The text of a file of at most `largest` bytes. Raises BadFile."""
     where = printable(str(path), 200)
     try:
         with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(largest + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a file name"
         known: dict[type[Exception], str] = {
@@ -112,13 +112,13 @@ def text_of(path: FilePath | str) -> str:
         }
         found = known.get(type(error), f"it cannot be read: {why}")
         raise BadFile.about(where, found, "a YAML file that can be read") from error
-    return decoded(content, where)
+    return decoded(content, where, largest)
 
 
-def decoded(content: bytes, where: str) -> str:
+def decoded(content: bytes, where: str, largest: int = LARGEST_FILE) -> str:
     """Decode UTF-8. Raises BadFile, with `where`, for other bytes or too many."""
-    if len(content) > LARGEST_FILE:
-        mebibytes = f"{LARGEST_FILE // 2**20} MiB"
+    if len(content) > largest:
+        mebibytes = f"{largest // 2**20} MiB"
         raise BadFile.about(where, f"more than {mebibytes}", f"at most {mebibytes}")
     try:
         return content.decode("utf-8-sig")

@@ -84,6 +84,11 @@ COMMANDS = {
         "Run unmodified Ray scripts, each in its own virtual cluster.",
         SHARE,
     ),
+    "simulate": CommandEntry(
+        "fedpilot.fabric.cli.simulate:simulate",
+        "Decide scheduler cases from a file, without Ray.",
+        SHARE,
+    ),
     "init": CommandEntry(
         "fedpilot.federated.cli.set_up:init", "Write a commented starter config.", SET_UP
     ),

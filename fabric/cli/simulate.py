@@ -1,0 +1,58 @@
+"""`fedpilot simulate`: plays a case file without Ray, and checks what the cases expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpilot.common.host.exit_codes import FAILED
+from fedpilot.common.terminal.commands import exit_codes, fail
+from fedpilot.common.terminal.console import display, print_json
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def simulate(file: Path, as_json: bool) -> None:
+    """Decide the cases in FILE as the scheduler would, without Ray.
+
+    FILE is YAML or JSON: one case, or `cases:` with a list. A case has machines, queues and
+    workloads. The command settles it and prints which workloads run and where, the fair shares,
+    and all decisions with their reasons. If a case says what it expects, the command checks
+    it, and ends with exit code 1 if something differs.
+
+    \b
+    Examples:
+      fedpilot simulate cluster.yaml
+      fedpilot simulate cases.json --json | jq '.cases[0].decisions'
+    """
+    with exit_codes():
+        from ..simulation.case_file import read_cases
+        from ..simulation.expectations import differences
+        from ..simulation.play import play
+
+        cases = read_cases(file)
+        answers = [play(case) for case in cases]
+        failed = {
+            case.id: found
+            for case, answer in zip(cases, answers, strict=True)
+            if (found := differences(case, answer))
+        }
+        if as_json:
+            print_json({"cases": [_answered(each, failed) for each in answers]})
+        else:
+            from ..terminal.simulated import case_view
+
+            for case, answer in zip(cases, answers, strict=True):
+                display(case_view(case, answer, failed.get(case.id, [])))
+        if failed:
+            told = [f"{id}: {text}" for id, texts in failed.items() for text in texts]
+            fail("\n".join(told), FAILED)
+
+
+def _answered(answer: Mapping[str, Any], failed: Mapping[str, list[str]]) -> dict[str, Any]:
+    found = failed.get(answer["id"])
+    return dict(answer) if found is None else {**answer, "failed": found}

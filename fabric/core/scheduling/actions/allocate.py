@@ -1,0 +1,68 @@
+"""Starts what fits on free resources: minimums as a whole, then surplus member by member.
+
+After every start all queues are compared again. A workload that does not fit is skipped, and so are
+all of its kind: during this action free resources only become fewer.
+"""
+
+from __future__ import annotations
+
+from ..node_choice import NoRoom
+from ..order import below_minimum, next_needs
+from ..records import Reason, Rule, Workload
+from ..snapshot import Kind, kind_of
+from .round import Round, Waiting
+
+
+def allocate(round: Round) -> list[Waiting]:
+    """Start all that fits; return those that wait below their minimum, or could grow."""
+    trial = round.trial
+    waiting = []
+    able = []
+    for kind, lines in round.snapshot.backlog.items():
+        if round.could_run[kind] or not below_minimum(kind):
+            able.append((kind, lines))
+        else:
+            waiting.append(Waiting(kind, lines, _never(round, kind)))
+    contest = round.contest(able)
+    while (found := contest.pop()) is not None:
+        kind, line = found
+        workload = trial.workload(line[1])
+        reason = _start(round, workload, kind)
+        if reason is not None:
+            waiting.append(Waiting(kind, (line, *contest.drop(kind)), reason))
+            continue
+        then = kind_of(trial.workload(line[1]))
+        if then is None:
+            contest.touch(kind.queue)
+        else:
+            contest.add(then, line)
+    return waiting
+
+
+def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
+    """Start what a workload needs next, or say why that is not possible."""
+    reason: Reason | None = None
+    for lacking in next_needs(kind):
+        need = kind.gang.total(lacking)
+        forbidden = round.refusal(workload, need)
+        if forbidden is not None:
+            reason = reason or forbidden
+            continue
+        places = round.place(workload, lacking)
+        if isinstance(places, NoRoom):
+            reason = reason or Reason(Rule.NO_ROOM, places.text)
+            continue
+        surplus = not below_minimum(kind)
+        round.trial.start(workload, places, round.start_reason(workload, need, surplus=surplus))
+        return None
+    return reason
+
+
+def _never(round: Round, kind: Kind) -> Reason:
+    """Why a kind could never run."""
+    ids = round.snapshot.backlog[kind]
+    workload = round.trial.workload(ids[0][1])
+    forbidden = round.refusal(workload, kind.gang.total(workload.missing))
+    if forbidden is not None:
+        return forbidden
+    return Reason(Rule.NEVER, "its minimum would not fit the ready machines if they were empty")

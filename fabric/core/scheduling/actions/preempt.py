@@ -1,0 +1,65 @@
+"""Preempt: a workload takes the places of less important work in its own queue.
+
+It takes preemptible work of strictly lower priority, and surplus members of any priority, since a
+minimum comes before any surplus (seed 001). This also makes room under the queue's limit. What the
+queue uses does not grow beyond what allocation permits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..records import Amounts, QueueIndex, Reason, Rule
+from .round import Claim, Round
+from .victims import Supply, Unit, make_room, units_of
+
+
+def preempt(round: Round, claim: Claim) -> str | None:
+    """Take places for a workload within its queue; None, or why that is not possible."""
+    supply = _FromOwnQueue(round, claim)
+    if not supply.units:
+        return "nothing in its queue is less important"
+    return make_room(supply)
+
+
+class _FromOwnQueue(Supply):
+    """Less important work in the claimant's queue."""
+
+    def __init__(self, round: Round, claim: Claim) -> None:
+        super().__init__(round, claim)
+        claimant, new = claim.workload, round.new()
+        workloads = [
+            each
+            for each in self.trial.running(claimant.queue)
+            if each.preemptible and each.id != claimant.id and each.id not in new
+        ]
+        least, now = self._min_runtime(), self.trial.now
+        whole = frozenset(
+            each.id
+            for each in workloads
+            if each.priority < claimant.priority
+            and (each.started_s is None or now - each.started_s >= least)
+        )
+        units = units_of(workloads, whole=whole)
+        if units:
+            self.units[claimant.queue] = units
+
+    def _min_runtime(self) -> float:
+        queues = self.round.snapshot.queues
+        path = self.trial.paths[self.claim.workload.queue]
+        values = (queues[index].min_runtime_before_preempt_s for index in path)
+        return next((value for value in values if value is not None), 0.0)
+
+    def reason(self, queue: QueueIndex, unit: Unit, amounts: Amounts) -> Reason | None:
+        victim = self.trial.workload(unit.workload)
+        if victim.priority < self.claim.workload.priority:
+            text = f"priority {victim.priority} gives way to {self.claim.workload.priority}"
+            return Reason(Rule.PREEMPT_PRIORITY, text)
+        text = f"surplus gives way to the minimum of {self.claim.workload.id}"
+        return Reason(Rule.PREEMPT_SURPLUS, text)
+
+    def in_order(self) -> Iterator[Unit]:
+        yield from self.units.get(self.claim.workload.queue, ())
+
+    def excess(self, queue: QueueIndex) -> int:
+        return self.trial.allocated[queue][self.round.machines.kind(self.claim.need)]

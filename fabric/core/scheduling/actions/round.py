@@ -1,0 +1,203 @@
+"""All that the actions of one round share, and how an action is tried for everybody who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..admission_rules import refusal
+from ..fairshare import requested, shares_of
+from ..node_choice import Machines, NoRoom, Placed
+from ..order import Contest, below_minimum, entitlement
+from ..records import (
+    Amounts,
+    Gang,
+    QueueIndex,
+    Reason,
+    Rule,
+    Settings,
+    Start,
+    Wait,
+    Workload,
+    WorkloadId,
+    within,
+)
+from ..snapshot import Kind, Line, Snapshot
+from ..trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Workloads of one kind that still wait, oldest first, and why."""
+
+    kind: Kind
+    lines: tuple[Line, ...]
+    reason: Reason
+
+    def told(self) -> Wait:
+        return Wait(tuple(id for _, id in self.lines), self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a workload lacks of its minimum, for which an action makes room."""
+
+    workload: Workload
+    lacking: tuple[int, ...]
+    """Members of each part."""
+    need: Amounts
+    pool: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """A trial, and what does not change during a round."""
+
+    trial: Trial
+    machines: Machines
+    shares: tuple[Amounts, ...]
+    """The fair share of each queue."""
+    entitled: tuple[Amounts, ...]
+    """The larger of quota and share, within the limit."""
+    could_run: dict[Kind, bool]
+    """Which kinds of the backlog could ever run."""
+    no_room: dict[tuple[str, Gang], NoRoom] = field(default_factory=dict)
+    """Gangs that found no places since anything was stopped last."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, now: float, settings: Settings) -> Round:
+        """Compute the shares, and begin a trial."""
+        machines = Machines(snapshot)
+        could_run = {kind: _could_run(snapshot, machines, kind) for kind in snapshot.backlog}
+        shares = shares_of(snapshot, requested(snapshot, could_run), settings)
+        return cls(
+            trial=Trial(snapshot, now, settings),
+            machines=machines,
+            shares=shares,
+            entitled=tuple(map(entitlement, snapshot.queues, shares)),
+            could_run=could_run,
+        )
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.trial.snapshot
+
+    def pool(self, queue: QueueIndex) -> str:
+        return self.snapshot.queues[queue].pool
+
+    def claim(self, workload: Workload) -> Claim:
+        lacking = workload.missing
+        return Claim(workload, lacking, workload.gang.total(lacking), self.pool(workload.queue))
+
+    def new(self) -> frozenset[WorkloadId]:
+        """The workloads that have started in this round; they stop for nobody in it."""
+        starts = (each for each in self.trial.decisions if isinstance(each, Start))
+        return frozenset(each.workload for each in starts)
+
+    def contest(self, waiting: Iterable[tuple[Kind, Sequence[Line]]]) -> Contest:
+        """A contest between workloads that wait."""
+        return Contest.of(
+            self.snapshot.queues,
+            self.shares,
+            self.trial.allocated,
+            self.snapshot.scale.units,
+            waiting,
+        )
+
+    def refusal(self, workload: Workload, need: Amounts) -> Reason | None:
+        """Why limits or quotas forbid a workload `need` more."""
+        return refusal(
+            self.snapshot.queues,
+            self.trial.paths[workload.queue],
+            self.trial.allocated,
+            self.trial.guaranteed,
+            need,
+            preemptible=workload.preemptible,
+            scale=self.snapshot.scale,
+        )
+
+    def place(self, workload: Workload, lacking: Sequence[int]) -> Placed | NoRoom:
+        """Places for these many more members of each part, among what is free."""
+        pool = self.pool(workload.queue)
+        whole = not workload.members
+        if whole and (known := self.no_room.get((pool, workload.gang))) is not None:
+            return known
+        found = self.machines.choose(
+            pool,
+            workload.gang,
+            lacking,
+            [(member.part, member.machine) for member in workload.members],
+            free=self.trial.free,
+            devices=self.trial.devices,
+            strategy=self.trial.strategy,
+        )
+        if whole and isinstance(found, NoRoom):
+            self.no_room[pool, workload.gang] = found
+        return found
+
+    def start_reason(self, workload: Workload, need: Amounts, *, surplus: bool) -> Reason:
+        """Under which rule a workload starts `need`, on what is free."""
+        queue, index = self.snapshot.queues[workload.queue], workload.queue
+        then = tuple(a + b for a, b in zip(self.trial.allocated[index], need, strict=True))
+        if surplus:
+            return Reason(Rule.SURPLUS, "a member above its minimum, on free resources")
+        if within(then, queue.quota):
+            return Reason(Rule.IN_QUOTA, f"{queue.name} stays within its quota")
+        if within(then, self.shares[index]):
+            return Reason(Rule.WITHIN_FAIRSHARE, f"{queue.name} stays within its fair share")
+        return Reason(Rule.UNUSED, f"no other queue can use it; {queue.name} is above its share")
+
+
+Attempt = Callable[[Round, Claim], str | None]
+"""Make room for what a workload lacks and start it; None, or why that failed."""
+
+
+def attempt(round: Round, waiting: Iterable[Waiting], action: Attempt) -> list[Waiting]:
+    """Try an action for all that wait below their minimum, in order; return those that still do.
+
+    If it fails for one of a kind, it fails for all of that kind in this round.
+    """
+    waiting = list(waiting)
+    reasons = {each.kind: each.reason for each in waiting}
+    able = [
+        (each.kind, each.lines)
+        for each in waiting
+        if below_minimum(each.kind) and each.reason.rule is not Rule.NEVER
+    ]
+    still = [each for each in waiting if not below_minimum(each.kind)]
+    still += [each for each in waiting if each.reason.rule is Rule.NEVER]
+    contest = round.contest(able)
+    while (found := contest.pop()) is not None:
+        kind, line = found
+        workload = round.trial.workload(line[1])
+        claim = round.claim(workload)
+        before = round.trial.checkpoint()
+        why = action(round, claim) if any(claim.lacking) else None
+        if why is None:
+            round.no_room.clear()
+            contest.touch_all()
+            continue
+        round.trial.rollback(before)
+        reason = reasons[kind]
+        if why:
+            reason = Reason(reason.rule, f"{reason.text}; {why}")
+        still.append(Waiting(kind, (line, *contest.drop(kind)), reason))
+    return still
+
+
+def _could_run(snapshot: Snapshot, machines: Machines, kind: Kind) -> bool:
+    """Whether a kind could ever get its minimum: by size, by its limits, by its quotas."""
+    least = kind.gang.least
+    path = snapshot.path(kind.queue)
+    zero = [(0,) * len(least)] * len(snapshot.queues)
+    forbidden = refusal(
+        snapshot.queues,
+        path,
+        zero,
+        zero,
+        least,
+        preemptible=kind.preemptible,
+        scale=snapshot.scale,
+    )
+    pool = snapshot.queues[kind.queue].pool
+    return forbidden is None and machines.could_run(pool, kind.gang)

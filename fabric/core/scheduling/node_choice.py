@@ -1,0 +1,400 @@
+"""Chooses the machines of a gang's members, or says why it has none.
+
+Only ready machines of the queue's pool with the right labels count. Bin-packing takes the machine
+with the least left, spreading the one with the largest part left, by GPUs for work that asks for
+GPUs and by CPUs for other work, which avoids machines with GPUs while others have room. Ties go to
+the first name. A gang's own policy comes before the strategy:
+
+* PACK: as few machines as possible; STRICT_PACK: one;
+* SPREAD: as many machines as possible; STRICT_SPREAD: each member on a machine of its own.
+
+All machines are looked at in a few array operations, so the time of a choice hardly depends on how
+many members it places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..records import SchedulingPolicy
+from ..selectors import matches
+from .records import Amounts, Gang, MachineIndex, Part, Strategy, plus
+from .snapshot import Array, Snapshot
+
+PLENTY = 1 << 40
+"""More members than any machine holds, for those that ask for nothing."""
+
+Placed: TypeAlias = list[tuple[int, MachineIndex]]
+"""A part and a machine for each member."""
+
+StrategyOf: TypeAlias = Callable[[str, Amounts], Strategy]
+"""A pool's strategy for a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A gang has no places."""
+
+    text: str
+
+
+class Machines:
+    """Where members of a snapshot's gangs may go; remembers which machines suit which part."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._suitable: dict[tuple[str, tuple[object, ...]], NDArray[np.intp]] = {}
+        self._could_run: dict[tuple[str, Gang], bool] = {}
+        self._gpu = snapshot.scale.gpu
+        self._unit = 1 if self._gpu is None else snapshot.scale.units[self._gpu]
+
+    def suitable(self, pool: str, part: Part) -> NDArray[np.intp]:
+        """The ready machines of a pool with the labels that a part selects, in order."""
+        key = (pool, part.selector)
+        found = self._suitable.get(key)
+        if found is None:
+            fleet, ready = self._snapshot.fleet, self._snapshot.ready
+            selector = dict(part.selector)
+            rows = (
+                i
+                for i, each in enumerate(fleet.pools)
+                if each == pool and ready[i] and matches(selector, fleet.labels[i])
+            )
+            found = self._suitable[key] = np.fromiter(rows, np.intp)
+        return found
+
+    def counts(
+        self, rows: NDArray[np.intp], request: Amounts, free: Array, devices: Array | None
+    ) -> Array:
+        """How many members that ask for this fit each machine of `rows`."""
+        counts = np.full(len(rows), PLENTY, np.int64)
+        for i, amount in enumerate(request):
+            if amount:
+                np.minimum(counts, free[rows, i] // amount, out=counts)
+        asked = 0 if self._gpu is None else request[self._gpu]
+        if devices is not None and asked:
+            if asked >= self._unit:
+                fits = (devices[rows] == self._unit).sum(axis=1) // (asked // self._unit)
+            else:
+                fits = (devices[rows] // asked).sum(axis=1)
+            np.minimum(counts, fits, out=counts)
+        return np.maximum(counts, 0)
+
+    def could_run(self, pool: str, gang: Gang) -> bool:
+        """Whether the minimum of a gang has places if all machines are empty."""
+        key = (pool, gang)
+        known = self._could_run.get(key)
+        if known is None:
+            capacity = self._snapshot.fleet.capacity
+            devices = self._empty_devices()
+            least = tuple(part.least for part in gang.parts)
+            first = least if any(least) else tuple(int(i == 0) for i in range(len(least)))
+            found = self.choose(
+                pool, gang, first, (), free=capacity, devices=devices, strategy=_binpack
+            )
+            known = self._could_run[key] = not isinstance(found, NoRoom)
+        return known
+
+    def _empty_devices(self) -> Array | None:
+        if self._snapshot.devices is None or self._gpu is None:
+            return None
+        held = self._snapshot.fleet.capacity[:, self._gpu]
+        steps = np.arange(self._snapshot.devices.shape[1], dtype=np.int64) * self._unit
+        empty: Array = np.clip(held[:, None] - steps[None, :], 0, self._unit)
+        return empty
+
+    def kind(self, request: Amounts) -> int:
+        """The resource by which machines are compared for a member."""
+        scale = self._snapshot.scale
+        if scale.gpu is not None and request[scale.gpu]:
+            return scale.gpu
+        if scale.cpu is not None:
+            return scale.cpu
+        return next((i for i, amount in enumerate(request) if amount), 0)
+
+    def choose(
+        self,
+        pool: str,
+        gang: Gang,
+        lacking: Sequence[int],
+        held: Sequence[tuple[int, MachineIndex]],
+        *,
+        free: Array,
+        devices: Array | None,
+        strategy: StrategyOf,
+    ) -> Placed | NoRoom:
+        """Places for these many members of each part; `held` are those that run already."""
+        groups = sorted({part.group for part, n in zip(gang.parts, lacking, strict=True) if n})
+        if len(groups) == 1 and sum(n > 0 for n in lacking) == 1:
+            number = next(i for i, n in enumerate(lacking) if n)
+            search = self._search(pool, gang, number, held, free, devices, strategy)
+            return search.places(lacking[number])
+        placed: Placed = []
+        free, devices = free.copy(), None if devices is None else devices.copy()
+        for group in groups:
+            numbers = [i for i, n in enumerate(lacking) if n and gang.parts[i].group == group]
+            found = self._place_group(
+                pool, gang, numbers, lacking, (*held, *placed), free, devices, strategy
+            )
+            if isinstance(found, NoRoom):
+                return found
+            placed += found
+        return placed
+
+    def _place_group(
+        self,
+        pool: str,
+        gang: Gang,
+        numbers: list[int],
+        lacking: Sequence[int],
+        held: Sequence[tuple[int, MachineIndex]],
+        free: Array,
+        devices: Array | None,
+        strategy: StrategyOf,
+    ) -> Placed | NoRoom:
+        """Places for members that differ, under one policy; takes them from `free`, `devices`."""
+        policy = gang.policies[gang.parts[numbers[0]].group]
+        size = {i: self._size(gang.parts[i].request) for i in numbers}
+        numbers = sorted(numbers, key=lambda i: (-size[i], i))
+        if policy in (SchedulingPolicy.PACK, SchedulingPolicy.STRICT_PACK):
+            one = self._one_machine(pool, gang, numbers, lacking, held, free, devices)
+            if one is not None or policy is SchedulingPolicy.STRICT_PACK:
+                return one or NoRoom("no machine has room for all members together")
+        placed: Placed = []
+        for i in numbers:
+            search = self._search(pool, gang, i, (*held, *placed), free, devices, strategy)
+            found = search.places(lacking[i])
+            if isinstance(found, NoRoom):
+                return found
+            for _, machine in found:
+                self._take(gang.parts[i].request, machine, free, devices)
+            placed += found
+        return placed
+
+    def _one_machine(
+        self,
+        pool: str,
+        gang: Gang,
+        numbers: list[int],
+        lacking: Sequence[int],
+        held: Sequence[tuple[int, MachineIndex]],
+        free: Array,
+        devices: Array | None,
+    ) -> Placed | None:
+        """The fullest machine with room for all these members; takes it."""
+        group = gang.parts[numbers[0]].group
+        total = (0,) * len(gang.parts[0].request)
+        for i in numbers:
+            for _ in range(lacking[i]):
+                total = plus(total, gang.parts[i].request)
+        rows = self.suitable(pool, gang.parts[numbers[0]])
+        for i in numbers[1:]:
+            rows = np.intersect1d(rows, self.suitable(pool, gang.parts[i]))
+        ours = {machine for part, machine in held if gang.parts[part].group == group}
+        if ours:
+            rows = rows[np.isin(rows, list(ours))]
+        rows = rows[(free[rows] >= np.array(total)).all(axis=1)]
+        for row in rows[np.argsort(free[rows, self.kind(total)], kind="stable")]:
+            machine = MachineIndex(int(row))
+            before = free[row].copy()
+            gpus_before = None if devices is None else devices[row].copy()
+            fits = True
+            for i in numbers:
+                request = gang.parts[i].request
+                for _ in range(lacking[i]):
+                    one = np.array([row])
+                    fits = fits and bool(self.counts(one, request, free, devices)[0])
+                    if fits:
+                        self._take(request, machine, free, devices)
+            if fits:
+                return [(i, machine) for i in numbers for _ in range(lacking[i])]
+            free[row] = before
+            if devices is not None and gpus_before is not None:
+                devices[row] = gpus_before
+        return None
+
+    def _size(self, request: Amounts) -> float:
+        units = self._snapshot.scale.units
+        return request[self.kind(request)] / units[self.kind(request)]
+
+    def _take(
+        self, request: Amounts, machine: MachineIndex, free: Array, devices: Array | None
+    ) -> None:
+        free[machine] -= np.array(request)
+        if devices is None or self._gpu is None or not request[self._gpu]:
+            return
+        asked, row = request[self._gpu], devices[machine]
+        if asked >= self._unit:
+            row[np.flatnonzero(row == self._unit)[: asked // self._unit]] = 0
+        else:
+            fits = np.flatnonzero(row >= asked)
+            row[fits[row[fits].argmin()]] -= asked
+
+    def _search(
+        self,
+        pool: str,
+        gang: Gang,
+        number: int,
+        held: Sequence[tuple[int, MachineIndex]],
+        free: Array,
+        devices: Array | None,
+        strategy: StrategyOf,
+    ) -> _Search:
+        part = gang.parts[number]
+        rows = self.suitable(pool, part)
+        kind = self.kind(part.request)
+        fleet = self._snapshot.fleet
+        gpus = self._gpu is not None and part.request[self._gpu] > 0
+        return _Search(
+            number=number,
+            request=part.request,
+            policy=gang.policies[part.group],
+            spread=strategy(pool, part.request) is Strategy.SPREAD,
+            rows=rows,
+            counts=self.counts(rows, part.request, free, devices),
+            left=free[rows, kind],
+            whole=fleet.capacity[rows, kind],
+            avoid=np.zeros(len(rows), bool) if gpus else fleet.has_gpus[rows],
+            step=part.request[kind],
+            ours=[m for p, m in held if gang.parts[p].group == part.group],
+            words=self._snapshot.scale.words(part.request),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Search:
+    """Equal members and the machines that suit them."""
+
+    number: int
+    request: Amounts
+    policy: SchedulingPolicy | None
+    spread: bool
+    rows: NDArray[np.intp]
+    counts: Array
+    left: Array
+    whole: Array
+    avoid: NDArray[np.bool_]
+    """Machines with GPUs, for work that needs none."""
+    step: int
+    """How much of the compared resource a member takes."""
+    ours: list[MachineIndex]
+    """The machines of the gang's members that run already."""
+    words: str
+
+    def places(self, wanted: int) -> Placed | NoRoom:
+        match self.policy:
+            case SchedulingPolicy.STRICT_PACK:
+                found = self._together(wanted)
+            case SchedulingPolicy.PACK:
+                found = self._together(wanted)
+                found = self._few(wanted) if found is None else found
+            case SchedulingPolicy.STRICT_SPREAD:
+                found = self._each_by_itself(wanted)
+            case SchedulingPolicy.SPREAD:
+                found = self._one_by_one(wanted, apart=True)
+            case None if self.spread:
+                found = self._one_by_one(wanted, apart=False)
+            case None:
+                found = self._fill(wanted, self._fullest_first())
+        if found is None:
+            return NoRoom(self._why(wanted))
+        return [(self.number, MachineIndex(i)) for i in self.rows[found].tolist()]
+
+    def _fullest_first(self) -> NDArray[np.intp]:
+        return np.lexsort((self.left, self.avoid))
+
+    def _preferred(self) -> NDArray[np.intp]:
+        """By the strategy, the best machine first."""
+        if not self.spread:
+            return self._fullest_first()
+        return np.lexsort((-self._part_left(self.left), self.avoid))
+
+    def _part_left(self, left: Array) -> NDArray[np.float64]:
+        return left / np.maximum(self.whole, 1)
+
+    def _fill(self, wanted: int, order: NDArray[np.intp]) -> NDArray[np.intp] | None:
+        """Fill machines one after another."""
+        order = order[self.counts[order] > 0]
+        upto = np.cumsum(np.minimum(self.counts[order], wanted))
+        last = int(np.searchsorted(upto, wanted))
+        if last >= len(order):
+            return None
+        chosen = order[: last + 1]
+        each = np.minimum(self.counts[chosen], wanted)
+        each[-1] -= upto[last] - wanted
+        return np.repeat(chosen, each)
+
+    def _together(self, wanted: int) -> NDArray[np.intp] | None:
+        able = self.counts >= wanted
+        if self.ours:
+            able &= np.isin(self.rows, self.ours)
+        order = self._preferred()
+        order = order[able[order]]
+        return np.repeat(order[:1], wanted) if len(order) else None
+
+    def _few(self, wanted: int) -> NDArray[np.intp] | None:
+        """The machines with the most room first, the last as tight as possible."""
+        mine = np.isin(self.rows, self.ours)
+        order = np.lexsort((self.left, self.avoid, -self.counts, ~mine))
+        found: list[NDArray[np.intp]] = []
+        for at, row in enumerate(order):
+            if wanted <= 0:
+                break
+            later = order[at:]
+            enough = later[self.counts[later] >= wanted]
+            if len(enough):
+                tightest = enough[np.lexsort((self.left[enough], self.avoid[enough]))[0]]
+                found.append(np.repeat(tightest, wanted))
+                wanted = 0
+                break
+            if not self.counts[row]:
+                continue
+            found.append(np.repeat(row, self.counts[row]))
+            wanted -= int(self.counts[row])
+        return None if wanted > 0 else np.concatenate(found)
+
+    def _each_by_itself(self, wanted: int) -> NDArray[np.intp] | None:
+        order = self._preferred()
+        able = (self.counts > 0) & ~np.isin(self.rows, self.ours)
+        order = order[able[order]]
+        return order[:wanted] if len(order) >= wanted else None
+
+    def _one_by_one(self, wanted: int, *, apart: bool) -> NDArray[np.intp] | None:
+        """Each member on the best machine now; `apart`: on the one with the fewest of the gang."""
+        counts, left = self.counts.copy(), self.left.copy()
+        mates = np.zeros(len(self.rows), np.int64)
+        for machine in self.ours if apart else ():
+            mates[self.rows == machine] += 1
+        found = []
+        for _ in range(wanted):
+            able = np.flatnonzero(counts > 0)
+            if not len(able):
+                return None
+            prefer = -self._part_left(left)[able] if self.spread else left[able]
+            best = able[np.lexsort((prefer, self.avoid[able], mates[able]))[0]]
+            found.append(best)
+            counts[best] -= 1
+            left[best] -= self.step
+            mates[best] += apart
+        return np.array(found, np.intp)
+
+    def _why(self, wanted: int) -> str:
+        if not len(self.rows):
+            return "no ready machine of its pool has the labels that it asks for"
+        if self.policy is SchedulingPolicy.STRICT_SPREAD:
+            most = int(((self.counts > 0) & ~np.isin(self.rows, self.ours)).sum())
+            return f"wanted {wanted} machines with {self.words} free, found {most}"
+        if self.policy is SchedulingPolicy.STRICT_PACK:
+            most = int(self.counts.max(initial=0))
+            return f"wanted one machine for {wanted} members of {self.words}, found room for {most}"
+        most = int(min(self.counts.sum(), PLENTY))
+        return f"wanted room for {wanted} members of {self.words}, found room for {most}"
+
+
+def _binpack(pool: str, request: Amounts) -> Strategy:
+    return Strategy.BINPACK

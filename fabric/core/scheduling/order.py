@@ -1,0 +1,217 @@
+"""Which queue comes next, and which workload of it.
+
+Queues are compared level by level, each with its best waiting workload, and again after every
+start: what is in quota comes first, then what is within the fair share, then the rest. Within a
+project all minimums come before any surplus, whatever their priority (seed 001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from .records import UNLIMITED, Amounts, Queue, QueueIndex, WorkloadId
+from .snapshot import Kind, Line
+
+QueueKey: TypeAlias = tuple[bool, bool, int, bool, float, float, float, int, str]
+Place: TypeAlias = tuple[bool, int, bool, float, WorkloadId]
+"""Where a workload stands in its project; the smallest comes first."""
+
+
+def next_needs(kind: Kind) -> tuple[tuple[int, ...], ...]:
+    """What a workload of this kind could get next, as members of each part: all that its minimum
+    lacks, or one surplus member of any part."""
+    parts = kind.gang.parts
+    lacking = tuple(max(0, p.least - n) for p, n in zip(parts, kind.counts, strict=True))
+    if any(lacking):
+        return (lacking,)
+    growing = (i for i, (p, n) in enumerate(zip(parts, kind.counts, strict=True)) if n < p.most)
+    return tuple(tuple(int(i == one) for i in range(len(parts))) for one in growing)
+
+
+def below_minimum(kind: Kind) -> bool:
+    return any(n < p.least for p, n in zip(kind.gang.parts, kind.counts, strict=True))
+
+
+def place_in_line(kind: Kind, line: Line) -> Place:
+    """Higher priority first; below its minimum, at it, above it; older; id."""
+    surplus = not below_minimum(kind)
+    above = surplus and any(n > p.least for p, n in zip(kind.gang.parts, kind.counts, strict=True))
+    return surplus, -kind.priority, above, *line
+
+
+def entitlement(queue: Queue, share: Amounts) -> Amounts:
+    """What a queue may keep: the larger of quota and share, within its limit."""
+    return tuple(
+        min(limit, max(quota, part))
+        for limit, quota, part in zip(queue.limit, queue.quota, share, strict=True)
+    )
+
+
+def dominant_share(
+    allocated: Sequence[int], entitled: Amounts, capacity_units: Sequence[int]
+) -> float:
+    """The largest part of its entitlement that a queue has of any resource."""
+    most = 0.0
+    for has, may, unit in zip(allocated, entitled, capacity_units, strict=True):
+        if has and may < UNLIMITED:
+            most = max(most, has / may if may else has / unit * 1000)
+    return most
+
+
+def queue_key(
+    queue: Queue,
+    share: Amounts,
+    allocated: Sequence[int],
+    need: Amounts,
+    units: Sequence[int],
+) -> QueueKey:
+    """The precedence of a queue whose best workload needs this; the smallest comes first."""
+    then = [has + more for has, more in zip(allocated, need, strict=True)]
+    entitled = entitlement(queue, share)
+    return (
+        any(has > part for has, part in zip(allocated, share, strict=True)),
+        any(has > quota for has, quota in zip(then, queue.quota, strict=True)),
+        -queue.priority,
+        any(has and not may for has, may in zip(then, entitled, strict=True)),
+        dominant_share(then, entitled, units),
+        dominant_share(allocated, entitled, units),
+        float(sum(may / unit for may, unit in zip(entitled, units, strict=True))),
+        queue.created,
+        queue.name,
+    )
+
+
+class Contest:
+    """Picks the next workload, over all queues, from the kinds that still wait."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        shares: Sequence[Amounts],
+        allocated: Sequence[Sequence[int]],
+        units: Sequence[int],
+    ) -> None:
+        self._queues, self._shares, self._units = queues, shares, units
+        self._allocated = allocated
+        """Of the trial, which changes it."""
+        self._children: dict[QueueIndex | None, list[QueueIndex]] = {}
+        for index, queue in enumerate(queues):
+            self._children.setdefault(queue.parent, []).append(QueueIndex(index))
+        self._heads: dict[QueueIndex, list[tuple[Place, int]]] = {}
+        self._kinds: list[Kind] = []
+        self._lines: list[list[Line]] = []
+        """Of each kind, the youngest first, so that the oldest is popped."""
+        self._keys: dict[QueueIndex, QueueKey | None] = {}
+        self._best: dict[QueueIndex, QueueIndex] = {}
+
+    @classmethod
+    def of(
+        cls,
+        queues: Sequence[Queue],
+        shares: Sequence[Amounts],
+        allocated: Sequence[Sequence[int]],
+        units: Sequence[int],
+        waiting: Iterable[tuple[Kind, Sequence[Line]]],
+    ) -> Contest:
+        contest = cls(queues, shares, allocated, units)
+        for kind, line in waiting:
+            contest._enter(kind, line)
+        for heads in contest._heads.values():
+            heapify(heads)
+        return contest
+
+    def _enter(self, kind: Kind, line: Sequence[Line]) -> None:
+        number = len(self._kinds)
+        self._kinds.append(kind)
+        self._lines.append(list(reversed(line)))
+        self._heads.setdefault(kind.queue, []).append((place_in_line(kind, line[0]), number))
+
+    def pop(self) -> tuple[Kind, Line] | None:
+        """Take the next workload out of the contest; None when there is none."""
+        leaf = self._first()
+        if leaf is None:
+            return None
+        heads = self._heads[leaf]
+        _, number = heappop(heads)
+        kind, line = self._kinds[number], self._lines[number].pop()
+        if self._lines[number]:
+            heappush(heads, (place_in_line(kind, self._lines[number][-1]), number))
+        self.touch(leaf)
+        return kind, line
+
+    def drop(self, kind: Kind) -> tuple[Line, ...]:
+        """Take all others of a kind out; return them, oldest first."""
+        heads = self._heads[kind.queue]
+        ours = [number for _, number in heads if self._kinds[number] == kind]
+        if not ours:
+            return ()
+        rest = sorted(line for number in ours for line in self._lines[number])
+        heads[:] = [head for head in heads if head[1] not in ours]
+        heapify(heads)
+        self.touch(kind.queue)
+        return tuple(rest)
+
+    def add(self, kind: Kind, line: Line) -> None:
+        """Enter a workload that has become of this kind."""
+        heads = self._heads.setdefault(kind.queue, [])
+        self._kinds.append(kind)
+        self._lines.append([line])
+        heappush(heads, (place_in_line(kind, line), len(self._kinds) - 1))
+        self.touch(kind.queue)
+
+    def touch(self, queue: QueueIndex) -> None:
+        """Compare a queue and all above it anew, since it has changed."""
+        index: QueueIndex | None = queue
+        while index is not None:
+            self._keys.pop(index, None)
+            index = self._queues[index].parent
+
+    def touch_all(self) -> None:
+        """Compare all queues anew."""
+        self._keys.clear()
+
+    def _first(self, parent: QueueIndex | None = None) -> QueueIndex | None:
+        """The leaf with the next workload below a queue."""
+        best: tuple[QueueKey, QueueIndex] | None = None
+        for index in self._children.get(parent, ()):
+            key = self._key(index)
+            if key is not None and (best is None or key < best[0]):
+                best = key, index
+        return None if best is None else self._best[best[1]]
+
+    def _key(self, index: QueueIndex) -> QueueKey | None:
+        if index in self._keys:
+            return self._keys[index]
+        queue = self._queues[index]
+        leaf: QueueIndex | None = index
+        if not queue.leaf:
+            leaf = self._first(index)
+        key = None
+        if leaf is not None and self._heads.get(leaf):
+            kind = self._kinds[self._heads[leaf][0][1]]
+            need = kind.gang.total(next_needs(kind)[0])
+            key = queue_key(queue, self._shares[index], self._allocated[index], need, self._units)
+            self._best[index] = leaf
+        self._keys[index] = key
+        return key
+
+
+def furthest_over(
+    queue: Queue,
+    share: Amounts,
+    allocated: Sequence[int],
+    units: Sequence[int],
+) -> tuple[bool, bool, int, float, int, str]:
+    """How soon a queue gives for others; the largest gives first: over its share, over its quota,
+    of lower priority, furthest over."""
+    entitled = entitlement(queue, share)
+    return (
+        any(has > part for has, part in zip(allocated, share, strict=True)),
+        any(has > quota for has, quota in zip(allocated, queue.quota, strict=True)),
+        -queue.priority,
+        dominant_share(allocated, entitled, units),
+        queue.created,
+        queue.name,
+    )

@@ -1,0 +1,33 @@
+"""One round of the scheduler: what starts, what stops for it, and why the others wait.
+
+Reclaim comes before preempt: a workload first gets what other queues have above their share, and
+only then what less important work of its own queue holds (seed 003).
+"""
+
+from __future__ import annotations
+
+from .actions.allocate import allocate
+from .actions.consolidate import consolidate
+from .actions.preempt import preempt
+from .actions.reclaim import reclaim
+from .actions.round import Round, attempt
+from .actions.stale_gangs import stop_stale_gangs
+from .order import below_minimum
+from .records import Plan, Settings
+from .snapshot import Snapshot
+
+
+def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
+    """Decide one round; the same facts always give the same decisions."""
+    round = Round.of(snapshot, now, settings)
+    waiting = allocate(round)
+    if settings.consolidation:
+        waiting = attempt(round, waiting, consolidate)
+    waiting = attempt(round, waiting, reclaim)
+    waiting = attempt(round, waiting, preempt)
+    stop_stale_gangs(round)
+    return Plan(
+        decisions=tuple(round.trial.decisions),
+        waits=tuple(each.told() for each in waiting if below_minimum(each.kind)),
+        fairshare=round.shares,
+    )

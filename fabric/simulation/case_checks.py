@@ -1,0 +1,284 @@
+"""What a case must keep beyond the form of its keys: names that exist, amounts that fit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+
+from fedpilot.common.strict_yaml.errors import Path, Problem, dotted, printable
+from fedpilot.common.strict_yaml.schema_problems import Located
+
+from .case_schema import (
+    CLASSES,
+    Case,
+    ClusterEvent,
+    Event,
+    FairshareCase,
+    SchedulerCase,
+    SettleCase,
+    SettleExpect,
+    TimelineCase,
+    VirtualClusterCase,
+    Workload,
+)
+
+SLACK = 1e-9
+"""How much a sum of fractions may exceed a capacity by rounding."""
+
+
+def problems_in(case: Case) -> Iterator[Located]:
+    """Every rule that a case breaks."""
+    match case:
+        case SchedulerCase():
+            yield from _scheduler_case(case)
+        case FairshareCase():
+            yield from _fairshare_case(case)
+        case VirtualClusterCase():
+            yield from _virtual_cluster_case(case)
+
+
+def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
+    yield from _unique("nodes", "name", [each.name for each in case.nodes])
+    yield from _unique("departments", "name", [each.name for each in case.departments])
+    yield from _unique("projects", "name", [each.name for each in case.projects])
+    yield from _unique("workloads", "id", [each.id for each in case.workloads])
+    departments = {each.name for each in case.departments}
+    pools = {each.pool for each in case.nodes}
+    for i, project in enumerate(case.projects):
+        if project.department is not None:
+            path: Path = ("projects", i, "department")
+            yield from _known(path, "department", project.department, departments)
+    for section, queues in (("departments", case.departments), ("projects", case.projects)):
+        for i, queue in enumerate(queues):
+            for key, amounts in (
+                ("quota", queue.quota),
+                ("over_quota_weight", queue.over_quota_weight),
+                ("limit", queue.limit),
+            ):
+                for pool in amounts:
+                    yield from _known((section, i, key, pool), "pool", pool, pools)
+    used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for i, workload in enumerate(case.workloads):
+        yield from _workload(case, ("workloads", i), workload, pools, used)
+    yield from _over_capacity(case, used)
+    ids = {each.id for each in case.workloads}
+    if isinstance(case, SettleCase) and case.expect is not None:
+        yield from _expected(("expect",), case.expect, ids, case)
+    if isinstance(case, TimelineCase):
+        yield from _in_time([step.at_s for step in case.steps])
+        nodes = {each.name for each in case.nodes}
+        for i, step in enumerate(case.steps):
+            for j, event in enumerate(step.do):
+                yield from _event(("steps", i, "do", j), event, ids, nodes)
+            if step.expect is not None:
+                yield from _expected(("steps", i, "expect"), step.expect, ids, case)
+
+
+def _workload(
+    case: SchedulerCase,
+    at: Path,
+    workload: Workload,
+    pools: set[str],
+    used: dict[str, dict[str, float]],
+) -> Iterator[Located]:
+    projects = {each.name for each in case.projects}
+    yield from _known((*at, "project"), "project", workload.project, projects)
+    yield from _known((*at, "pool"), "pool", workload.pool, pools)
+    if workload.class_ is not None:
+        yield from _known((*at, "class"), "class", workload.class_, set(CLASSES))
+    if workload.members.min > workload.members.max:
+        yield _problem(
+            (*at, "members", "min"),
+            f"the number {workload.members.min}",
+            f"at most `members.max`, which is {workload.members.max}",
+        )
+    if len(workload.running_on) > workload.members.max:
+        yield _problem(
+            (*at, "running_on"),
+            f"a list of {len(workload.running_on)}",
+            f"at most `members.max`, which is {workload.members.max}",
+        )
+    offered = {name for node in case.nodes for name in node.capacity}
+    for name, amount in workload.member_request.items():
+        if amount:
+            yield from _known((*at, "member_request", name), "resource", name, offered)
+        if name.lower() == "gpu" and amount > 1 and amount % 1:
+            path = (*at, "member_request", name)
+            yield _problem(path, f"the number {amount:.15g}", "a share of one GPU, or whole GPUs")
+    nodes = {each.name: each for each in case.nodes}
+    for j, name in enumerate(workload.running_on):
+        path = (*at, "running_on", j)
+        yield from _known(path, "node", name, set(nodes))
+        if name not in nodes:
+            continue
+        if nodes[name].pool != workload.pool:
+            found = f'"{printable(name)}" of the pool "{printable(nodes[name].pool)}"'
+            yield _problem(path, found, f'a node of its pool "{printable(workload.pool)}"')
+        for resource, amount in workload.member_request.items():
+            used[name][resource] += amount
+
+
+def _over_capacity(
+    case: SchedulerCase, used: Mapping[str, Mapping[str, float]]
+) -> Iterator[Located]:
+    last = {name: (i, j) for i, w in enumerate(case.workloads) for j, name in
+            enumerate(w.running_on)}  # fmt: skip
+    for node in case.nodes:
+        for resource, amount in used.get(node.name, {}).items():
+            most = node.capacity.get(resource, 0.0)
+            if amount > most + SLACK:
+                i, j = last[node.name]
+                found = f"{amount:.15g} {resource} in use on {printable(node.name)}"
+                yield _problem(
+                    ("workloads", i, "running_on", j), found, f"at most {most:.15g} {resource}"
+                )
+
+
+def _expected(
+    at: Path, expect: SettleExpect, ids: set[str], case: SchedulerCase
+) -> Iterator[Located]:
+    named: list[tuple[Path, str]] = []
+    for key in ("running", "running_min", "placement", "stopped"):
+        named += [((*at, key, id), id) for id in getattr(expect, key)]
+    if isinstance(expect.nodes_used, dict):
+        named += [((*at, "nodes_used", id), id) for id in expect.nodes_used]
+    named += [((*at, "undisturbed", i), id) for i, id in enumerate(expect.undisturbed)]
+    for i, total in enumerate(expect.running_total):
+        named += [
+            ((*at, "running_total", i, "workloads", j), id) for j, id in enumerate(total.workloads)
+        ]
+    for i, counts in enumerate(expect.any_of):
+        named += [((*at, "any_of", i, id), id) for id in counts]
+    for path, id in named:
+        yield from _known(path, "workload", id, ids)
+    nodes = {each.name for each in case.nodes}
+    for id, counts in expect.placement.items():
+        for node in counts:
+            yield from _known((*at, "placement", id, node), "node", node, nodes)
+
+
+def _event(at: Path, event: Event, ids: set[str], nodes: set[str]) -> Iterator[Located]:
+    if event.op in ("submit", "finish"):
+        yield from _named((*at, "workload"), "workload", event.workload, ids)
+    else:
+        yield from _named((*at, "node"), "node", event.node, nodes)
+
+
+def _fairshare_case(case: FairshareCase) -> Iterator[Located]:
+    yield from _unique("departments", "name", [each.name for each in case.departments])
+    yield from _unique("queues", "name", [each.name for each in case.queues])
+    departments = {each.name for each in case.departments}
+    queues = {each.name for each in case.queues}
+    for i, queue in enumerate(case.queues):
+        if queue.department is not None:
+            path: Path = ("queues", i, "department")
+            yield from _known(path, "department", queue.department, departments)
+    if case.expect is not None:
+        for name in case.expect.fairshare:
+            yield from _known(("expect", "fairshare", name), "queue", name, queues)
+        for name in case.expect.department_fairshare:
+            path = ("expect", "department_fairshare", name)
+            yield from _known(path, "department", name, departments)
+
+
+def _virtual_cluster_case(case: VirtualClusterCase) -> Iterator[Located]:
+    yield from _unique("nodes", "name", [each.name for each in case.nodes])
+    yield from _unique("virtual_clusters", "id", [each.id for each in case.virtual_clusters])
+    clusters = {each.id for each in case.virtual_clusters}
+    parents = {each.id: each.parent for each in case.virtual_clusters}
+    for i, cluster in enumerate(case.virtual_clusters):
+        path: Path = ("virtual_clusters", i, "parent")
+        if cluster.parent is not None:
+            yield from _known(path, "virtual cluster", cluster.parent, clusters)
+        if _in_circle(cluster.id, parents):
+            yield _problem(path, f'"{cluster.parent}", inside "{cluster.id}"', "no circle")
+        for name, least in cluster.flex_min.items():
+            most = cluster.flex_max.get(name)
+            if most is not None and least > most:
+                yield _problem(
+                    ("virtual_clusters", i, "flex_min", name),
+                    f"the number {least:.15g}",
+                    f"at most `flex_max`, which is {most:.15g}",
+                )
+    yield from _in_time([step.at_s for step in case.steps])
+    tasks: set[str] = set()
+    for i, step in enumerate(case.steps):
+        for j, event in enumerate(step.do):
+            yield from _cluster_event(("steps", i, "do", j), event, clusters, tasks)
+
+
+def _cluster_event(
+    at: Path, event: ClusterEvent, clusters: set[str], tasks: set[str]
+) -> Iterator[Located]:
+    if event.op in ("create_cluster", "end_cluster", "submit_task"):
+        yield from _named((*at, "cluster"), "virtual cluster", event.cluster, clusters)
+    if event.op == "submit_task":
+        if event.task in tasks:
+            yield _problem((*at, "task"), f'the task "{event.task}" a second time', "a new name")
+        if event.task is None:
+            yield _problem((*at, "task"), "it is missing", "a new name")
+        if event.resources is None:
+            yield _problem((*at, "resources"), "it is missing", "amounts by name")
+        tasks.add(event.task or "")
+    if event.op == "finish_task":
+        yield from _named((*at, "task"), "task", event.task, tasks)
+    if event.op == "add_node":
+        if event.node is None:
+            yield _problem((*at, "node"), "it is missing", "a new name")
+        if event.capacity is None:
+            yield _problem((*at, "capacity"), "it is missing", "amounts by name")
+
+
+def _in_circle(start: str, parents: Mapping[str, str | None]) -> bool:
+    seen, now = {start}, parents.get(start)
+    while now is not None and now not in seen:
+        seen.add(now)
+        now = parents.get(now)
+    return now == start
+
+
+def _in_time(times: list[float]) -> Iterator[Located]:
+    for i in range(1, len(times)):
+        if times[i] < times[i - 1]:
+            path: Path = ("steps", i, "at_s")
+            yield _problem(
+                path, f"the number {times[i]:.15g}", f"at least {times[i - 1]:.15g}, as before it"
+            )
+
+
+def _unique(section: str, key: str, names: list[str]) -> Iterator[Located]:
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            path: Path = (section, i, key)
+            yield _problem(path, f'"{printable(name)}" a second time', f"each {key} once")
+        seen.add(name)
+
+
+def _named(path: Path, what: str, name: str | None, known: Iterable[str]) -> Iterator[Located]:
+    if name is None:
+        yield _problem(path, "it is missing", f"a {what}")
+    else:
+        yield from _known(path, what, name, known)
+
+
+def _known(path: Path, what: str, name: str, known: Iterable[str]) -> Iterator[Located]:
+    known = set(known)
+    if name in known:
+        return
+    listed = ", ".join(printable(each) for each in sorted(known)[:20]) or "none"
+    near = get_close_matches(name, sorted(known), 1)
+    yield (
+        path,
+        Problem(
+            key=dotted(path),
+            found=f'the {what} "{printable(name)}", which does not exist',
+            allowed=f"one of: {listed}",
+            nearest=near[0] if near else "",
+        ),
+    )
+
+
+def _problem(path: Path, found: str, allowed: str) -> Located:
+    return path, Problem(key=dotted(path), found=found, allowed=allowed)

@@ -1,0 +1,304 @@
+"""The keys of a case file, kind by kind (docs/reference/scheduler-cases.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedpilot.common.strict_yaml.records import Strict
+
+Amount = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+ByResource = dict[str, Amount]
+Quotas = dict[str, dict[str, Amount | None]]
+"""By pool and resource; null is unlimited."""
+Weights = dict[str, dict[str, Amount]]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Node(Strict):
+    """A machine."""
+
+    name: Name
+    pool: Name = "default"
+    capacity: ByResource
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Department(Strict):
+    """A department, whose surplus weight is its quota unless it says otherwise."""
+
+    name: Name
+    quota: Quotas = Field(default_factory=dict)
+    over_quota_weight: Weights = Field(default_factory=dict)
+    limit: Quotas = Field(default_factory=dict)
+    priority: int = 0
+    min_runtime_before_preempt_s: Seconds | None = None
+    min_runtime_before_reclaim_s: Seconds | None = None
+
+
+class Project(Department):
+    """A project, alone or in a department."""
+
+    department: Name | None = None
+    reclaimable: bool = True
+    """False protects the minimums of its workloads from other queues, not their surplus."""
+
+
+class Members(Strict):
+    """How many members a workload has."""
+
+    min: Annotated[int, Field(ge=0)]
+    max: Annotated[int, Field(ge=1)]
+
+
+class Workload(Strict):
+    """A gang in a project."""
+
+    id: Name
+    project: Name
+    pool: Name = "default"
+    priority: int | None = None
+    """By default that of its class."""
+    preemptible: bool | None = None
+    """By default whether its priority is below 100."""
+    members: Members = Members(min=1, max=1)
+    member_request: ByResource
+    submit_order: float | None = None
+    """By default its position in the list."""
+    running_on: list[Name] = Field(default_factory=list)
+    """A node for each running member."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    class_: Annotated[str | None, Field(alias="class")] = None
+    """Schema 2: its priority class; by default `train`."""
+    policy: Literal["pack", "spread", "strict_pack", "strict_spread"] | None = None
+    """Schema 2: how its members are placed among each other."""
+    started_s: float | None = None
+    """Schema 2: since when its minimum runs; by default since the case begins."""
+
+
+class PlacementSettings(Strict):
+    """A strategy for each kind of work."""
+
+    gpu: Literal["binpack", "spread"] = "binpack"
+    cpu: Literal["binpack", "spread"] = "binpack"
+
+
+class SchedulerSettings(Strict):
+    """What an admin chooses."""
+
+    placement: PlacementSettings = PlacementSettings()
+    pool_placement: dict[str, PlacementSettings] = Field(default_factory=dict)
+    """Schema 2: placement by pool, instead of `placement`."""
+    consolidation: bool = False
+    stale_gang_grace_s: float = 60.0
+    saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
+    """Schema 2."""
+    min_runtime_at_leaf: bool = False
+    """Schema 2."""
+
+
+class RunningTotal(Strict):
+    """How many members some workloads have together."""
+
+    workloads: list[Name]
+    members: Annotated[int, Field(ge=0)]
+
+
+Counts = dict[str, Annotated[int, Field(ge=0)]]
+
+
+class SettleExpect(Strict):
+    """What must be true once the case has settled."""
+
+    running: Counts = Field(default_factory=dict)
+    running_total: list[RunningTotal] = Field(default_factory=list)
+    running_min: Counts = Field(default_factory=dict)
+    any_of: list[Counts] = Field(default_factory=list)
+    undisturbed: list[Name] = Field(default_factory=list)
+    placement: dict[str, Counts] = Field(default_factory=dict)
+    nodes_used: Counts | int | None = None
+    stopped: Counts = Field(default_factory=dict)
+
+
+class Case(Strict):
+    """What all kinds have."""
+
+    id: Name
+    kind: str
+    feature: str = ""
+    confidence: str = ""
+    summary: str = ""
+    source: Any = None
+
+
+class SchedulerCase(Case):
+    """Machines, queues and workloads."""
+
+    nodes: list[Node]
+    departments: list[Department] = Field(default_factory=list)
+    projects: list[Project]
+    workloads: list[Workload] = Field(default_factory=list)
+    settings: SchedulerSettings = SchedulerSettings()
+
+
+class SettleCase(SchedulerCase):
+    """A situation that settles."""
+
+    kind: Literal["settle"]
+    expect: SettleExpect | None = None
+
+
+class Event(Strict):
+    """What happens at a step."""
+
+    op: Literal["submit", "finish", "node_lost", "node_back"]
+    workload: Name | None = None
+    node: Name | None = None
+
+
+class Step(Strict):
+    """What happens at a time, and what must be true once it has settled."""
+
+    at_s: float
+    do: list[Event] = Field(default_factory=list)
+    expect: SettleExpect | None = None
+
+
+class TimelineCase(SchedulerCase):
+    """Situations one after another."""
+
+    kind: Literal["timeline"]
+    steps: list[Step]
+
+
+class ShareOf(Strict):
+    """A queue's claim on one resource."""
+
+    name: Name
+    quota: Amount | None
+    over_quota_weight: Amount = 0.0
+    limit: Amount | None = None
+    priority: int = 0
+    created_order: int = 0
+
+
+class QueueClaim(ShareOf):
+    """A project's claim."""
+
+    department: Name | None = None
+    requested: Amount
+
+
+class FairshareExpect(Strict):
+    """Shares that must come out; queues that are not listed are free."""
+
+    fairshare: ByResource = Field(default_factory=dict)
+    department_fairshare: ByResource = Field(default_factory=dict)
+    unassigned: Amount | None = None
+
+
+class FairshareCase(Case):
+    """One resource of one pool, divided."""
+
+    kind: Literal["fairshare"]
+    resource: Name
+    total: Amount
+    departments: list[ShareOf] = Field(default_factory=list)
+    queues: list[QueueClaim]
+    settings: dict[str, Any] = Field(default_factory=dict)
+    expect: FairshareExpect | None = None
+
+
+class PhysicalNode(Strict):
+    """A machine without a pool."""
+
+    name: Name
+    capacity: ByResource
+    labels: dict[str, str] = Field(default_factory=dict)
+    pool: str = "default"
+
+
+class FixedNode(Strict):
+    """A fixed-size node."""
+
+    resources: ByResource
+    parent_selector: dict[str, list[Name]] = Field(default_factory=dict)
+
+
+class VirtualClusterSpec(Strict):
+    """A virtual cluster to create."""
+
+    id: Name
+    parent: Name | None = None
+    fixed_nodes: list[FixedNode] = Field(default_factory=list)
+    fixed_policy: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    flex_min: ByResource = Field(default_factory=dict)
+    flex_max: ByResource = Field(default_factory=dict)
+
+
+class ClusterEvent(Strict):
+    """What happens to virtual clusters at a step."""
+
+    op: Literal["create_cluster", "end_cluster", "submit_task", "finish_task", "add_node"]
+    cluster: Name | None = None
+    task: Name | None = None
+    resources: ByResource | None = None
+    node: Name | None = None
+    capacity: ByResource | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class ClusterExpect(Strict):
+    """What must be true after a step; what is not listed is free."""
+
+    cluster_state: dict[str, Literal["running", "queued"]] = Field(default_factory=dict)
+    cluster_total: dict[str, ByResource] = Field(default_factory=dict)
+    free: dict[str, ByResource] = Field(default_factory=dict)
+    free_total: ByResource = Field(default_factory=dict)
+    virtual_nodes: dict[str, dict[str, ByResource]] = Field(default_factory=dict)
+    virtual_node_count: Counts = Field(default_factory=dict)
+    tasks_running: Counts = Field(default_factory=dict)
+    tasks_waiting: Counts = Field(default_factory=dict)
+    running_clusters: int | None = None
+    queued_clusters: int | None = None
+    root_unmet_demand: ByResource | None = None
+
+
+class ClusterStep(Strict):
+    """What happens at a time."""
+
+    at_s: float
+    do: list[ClusterEvent] = Field(default_factory=list)
+    expect: ClusterExpect | None = None
+
+
+class ClusterSettings(Strict):
+    """What holds for the whole case."""
+
+    lease_s: Seconds | None = None
+    """How long resources are borrowed; by default while they are used."""
+
+
+class VirtualClusterCase(Case):
+    """Virtual clusters on machines."""
+
+    kind: Literal["virtual_cluster"]
+    nodes: list[PhysicalNode]
+    virtual_clusters: list[VirtualClusterSpec]
+    steps: list[ClusterStep]
+    settings: ClusterSettings = ClusterSettings()
+
+
+KINDS: dict[str, type[Case]] = {
+    "settle": SettleCase,
+    "fairshare": FairshareCase,
+    "timeline": TimelineCase,
+    "virtual_cluster": VirtualClusterCase,
+}
+
+CLASSES = {"inference": 125, "build": 100, "interactive-preemptible": 75, "train": 50}
+"""The priority classes of seed 003."""
+NON_PREEMPTIBLE_FROM = 100
+"""Work of this priority or higher is non-preemptible, unless it says otherwise."""

@@ -1,0 +1,193 @@
+"""Turns a case into the facts and settings of the scheduler's core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from ..core.records import SchedulingPolicy
+from ..core.scheduling.records import (
+    UNLIMITED,
+    Amounts,
+    Gang,
+    MachineIndex,
+    Member,
+    Part,
+    Placement,
+    Queue,
+    QueueIndex,
+    Settings,
+    Strategy,
+    Workload as CoreWorkload,
+    WorkloadId,
+)
+from ..core.scheduling.snapshot import Facts, MachineSpec, Scale
+from ..core.selectors import In
+from .case_schema import (
+    CLASSES,
+    NON_PREEMPTIBLE_FROM,
+    Department,
+    Project,
+    SchedulerCase,
+    Workload,
+)
+
+
+class CaseFacts:
+    """The facts of a case, by its names."""
+
+    def __init__(self, case: SchedulerCase) -> None:
+        totals: dict[str, float] = {}
+        for node in case.nodes:
+            for name, amount in node.capacity.items():
+                totals[name] = totals.get(name, 0.0) + amount
+        self.scale = Scale.of(totals)
+        self.queues = _queues(case, self.scale)
+        self._leaf = {
+            (queue.name, queue.pool): QueueIndex(i)
+            for i, queue in enumerate(self.queues)
+            if queue.leaf
+        }
+        gpu = next((name for name in totals if name.lower() == "gpu"), None)
+        shares = gpu is not None and any(
+            each.member_request.get(gpu, 0.0) % 1 for each in case.workloads
+        )
+        machines = [
+            MachineSpec(
+                name=node.name,
+                pool=node.pool,
+                capacity=self.scale.amounts(node.capacity),
+                labels=node.labels,
+            )
+            for node in case.nodes
+        ]
+        self.facts = Facts(self.scale, machines, self.queues, each_gpu=shares)
+        self._machine = {name: MachineIndex(i) for i, name in enumerate(self.facts.fleet.names)}
+        self._order = {each.id: i for i, each in enumerate(case.workloads)}
+        self._gangs: dict[Gang, Gang] = {}
+
+    def submit(self, workload: Workload, now: float) -> None:
+        """Add a workload, with the members that run already."""
+        self.facts.add(self._workload(workload, now))
+
+    def _workload(self, workload: Workload, now: float) -> CoreWorkload:
+        part = Part(
+            request=self.scale.amounts(workload.member_request),
+            least=workload.members.min,
+            most=workload.members.max,
+            selector=tuple((k, In(v)) for k, v in sorted(workload.node_selector.items())),
+        )
+        policy = None if workload.policy is None else SchedulingPolicy(workload.policy.upper())
+        gang = Gang(parts=(part,), policies=(policy,))
+        priority = workload.priority
+        if priority is None:
+            priority = CLASSES[workload.class_ or "train"]
+        preemptible = workload.preemptible
+        order = workload.submit_order
+        found = CoreWorkload(
+            id=WorkloadId(workload.id),
+            queue=self._leaf[workload.project, workload.pool],
+            gang=self._gangs.setdefault(gang, gang),
+            priority=priority,
+            preemptible=priority < NON_PREEMPTIBLE_FROM if preemptible is None else preemptible,
+            submit_order=self._order[workload.id] if order is None else order,
+        )
+        if not workload.running_on:
+            return found
+        members = tuple(Member(0, self._machine[name]) for name in workload.running_on)
+        since = now if workload.started_s is None else workload.started_s
+        return found.started(members, since)
+
+
+def settings_of(case: SchedulerCase) -> Settings:
+    """The settings of a case."""
+    pools = {node.pool for node in case.nodes}
+    placement = {}
+    for pool in pools:
+        chosen = case.settings.pool_placement.get(pool, case.settings.placement)
+        placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
+    return Settings(
+        placement=placement,
+        consolidation=case.settings.consolidation,
+        stale_gang_grace_s=case.settings.stale_gang_grace_s,
+        saturation_multiplier=case.settings.saturation_multiplier,
+        min_runtime_at_leaf=case.settings.min_runtime_at_leaf,
+    )
+
+
+def _queues(case: SchedulerCase, scale: Scale) -> tuple[Queue, ...]:
+    """A queue for each department and project in each pool, departments first."""
+    queues: list[Queue] = []
+    for pool in sorted({node.pool for node in case.nodes}):
+        at: dict[str, QueueIndex] = {}
+        rationed = _rationed(case.departments, pool, scale)
+        for created, department in enumerate(case.departments):
+            at[department.name] = QueueIndex(len(queues))
+            queues.append(_queue(department, pool, scale, rationed, created, None))
+        rationed = _rationed(case.projects, pool, scale)
+        for created, project in enumerate(case.projects):
+            parent = at[project.department] if project.department is not None else None
+            number = created + len(case.departments)
+            queues.append(_queue(project, pool, scale, rationed, number, parent))
+    return tuple(queues)
+
+
+def _rationed(queues: Sequence[Department], pool: str, scale: Scale) -> tuple[bool, ...]:
+    """Which resources of a pool any of these queues mentions."""
+    mentioned = {
+        name
+        for queue in queues
+        for amounts in (queue.quota, queue.over_quota_weight)
+        for name in amounts.get(pool, ())
+    }
+    return tuple(name in mentioned for name in scale.names)
+
+
+def _queue(
+    source: Department,
+    pool: str,
+    scale: Scale,
+    rationed: tuple[bool, ...],
+    created: int,
+    parent: QueueIndex | None,
+) -> Queue:
+    quota = _amounts(scale, source.quota.get(pool, {}), 0)
+    quota = tuple(
+        amount if some else UNLIMITED for amount, some in zip(quota, rationed, strict=True)
+    )
+    given = source.over_quota_weight.get(pool, {})
+    weight = tuple(
+        Fraction(str(given[name])) if name in given else _as_weight(amount, unit)
+        for name, amount, unit in zip(scale.names, quota, scale.units, strict=True)
+    )
+    return Queue(
+        name=source.name,
+        pool=pool,
+        parent=parent,
+        leaf=isinstance(source, Project),
+        quota=quota,
+        weight=weight,
+        limit=_amounts(scale, source.limit.get(pool, {}), UNLIMITED),
+        rationed=rationed,
+        priority=source.priority,
+        created=created,
+        reclaimable=source.reclaimable if isinstance(source, Project) else True,
+        min_runtime_before_preempt_s=source.min_runtime_before_preempt_s,
+        min_runtime_before_reclaim_s=source.min_runtime_before_reclaim_s,
+    )
+
+
+def _as_weight(quota: int, unit: int) -> Fraction:
+    return Fraction(0) if quota >= UNLIMITED else Fraction(quota, unit)
+
+
+def _amounts(scale: Scale, given: Mapping[str, float | None], missing: int) -> Amounts:
+    """Amounts by name as units; null is unlimited."""
+    return tuple(
+        missing
+        if name not in given
+        else UNLIMITED
+        if (amount := given[name]) is None
+        else min(UNLIMITED, round(amount * unit))
+        for name, unit in zip(scale.names, scale.units, strict=True)
+    )

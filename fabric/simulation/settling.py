@@ -1,0 +1,182 @@
+"""Settles a scheduler case: round after round until one changes nothing, and says what ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.scheduling.plan import plan
+from ..core.scheduling.records import UNLIMITED, Decision, Move, Plan, Start, Stop, WorkloadId
+from ..core.scheduling.snapshot import Snapshot
+from .case_schema import SettleCase, TimelineCase
+from .facts import CaseFacts, settings_of
+
+MOST_ROUNDS = 100
+"""After so many rounds a case counts as one that never settles; every known one takes a few."""
+
+Observer = Callable[[Snapshot, Plan], None]
+"""Called with what each round saw and decided."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What happened until a case settled."""
+
+    rounds: int = 0
+    """The rounds that changed something."""
+    settled: bool = True
+    decisions: list[tuple[int, Decision]] = field(default_factory=list)
+    last: Plan | None = None
+
+
+def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, Any]:
+    """Play a case and answer in the form of the reference page."""
+    facts = CaseFacts(case)
+    for workload in case.workloads:
+        facts.submit(workload, 0.0)
+    before = facts.facts.snapshot()
+    done = settle(facts, case, 0.0, observe)
+    return _answer(case, facts, before, done)
+
+
+def timeline_case(case: TimelineCase, observe: Observer | None = None) -> dict[str, Any]:
+    """Play all steps of a case."""
+    facts = CaseFacts(case)
+    by_id = {each.id: each for each in case.workloads}
+    steps = []
+    for step in case.steps:
+        for event in step.do:
+            match event.op:
+                case "submit" if event.workload not in facts.facts.workloads:
+                    facts.submit(by_id[event.workload or ""], step.at_s)
+                case "finish" if event.workload in facts.facts.workloads:
+                    facts.facts.remove(WorkloadId(event.workload or ""))
+                case "node_lost":
+                    facts.facts.machine_lost(event.node or "", step.at_s)
+                case "node_back":
+                    facts.facts.machine_back(event.node or "")
+        before = facts.facts.snapshot()
+        done = settle(facts, case, step.at_s, observe)
+        steps.append({"at_s": step.at_s, **_answer(case, facts, before, done)})
+    return {"steps": steps}
+
+
+def settle(
+    facts: CaseFacts,
+    case: SettleCase | TimelineCase,
+    now: float,
+    observe: Observer | None = None,
+) -> Settled:
+    """Plan and apply until a plan decides nothing."""
+    settings = settings_of(case)
+    done = Settled()
+    while True:
+        snapshot = facts.facts.snapshot()
+        done.last = plan(snapshot, now, settings)
+        if observe is not None:
+            observe(snapshot, done.last)
+        if not done.last.decisions:
+            return done
+        done.rounds += 1
+        for decision in done.last.decisions:
+            facts.facts.apply(decision, now)
+            done.decisions.append((done.rounds, decision))
+        if done.rounds >= MOST_ROUNDS:
+            done.settled = False
+            return done
+
+
+def _answer(
+    case: SettleCase | TimelineCase, facts: CaseFacts, before: Snapshot, done: Settled
+) -> dict[str, Any]:
+    names = facts.facts.fleet.names
+    running: dict[str, int] = {}
+    placement: dict[str, dict[str, int]] = {}
+    for each in case.workloads:
+        workload = facts.facts.workloads.get(WorkloadId(each.id))
+        members = workload.members if workload is not None else ()
+        running[each.id] = len(members)
+        placement[each.id] = dict(sorted(Counter(names[m.machine] for m in members).items()))
+    assert done.last is not None
+    projects, departments = _shares(facts, done.last)
+    answer = {
+        "running": running,
+        "placement": placement,
+        "disturbed": _disturbed(before, done),
+        "stopped": _stopped(case, done),
+        "fairshare": projects,
+        "rounds": done.rounds,
+        "settled": done.settled,
+        "decisions": [_decision(names, n, each) for n, each in done.decisions],
+        "waiting": {
+            id: {"rule": str(wait.reason.rule), "text": wait.reason.text}
+            for wait in done.last.waits
+            for id in wait.workloads
+        },
+    }
+    if departments:
+        answer["department_fairshare"] = departments
+    return answer
+
+
+def _disturbed(before: Snapshot, done: Settled) -> list[str]:
+    """The workloads of which a member that ran at first was stopped or moved."""
+    first = {id: [True] * len(each.members) for id, each in before.workloads.items()}
+    found = set()
+    for _, decision in done.decisions:
+        old = first[decision.workload]
+        match decision:
+            case Start():
+                old.extend([False] * len(decision.members))
+            case Stop():
+                gone = set(decision.positions)
+                if any(old[at] for at in gone):
+                    found.add(decision.workload)
+                first[decision.workload] = [x for at, x in enumerate(old) if at not in gone]
+            case Move():
+                if old[decision.position]:
+                    found.add(decision.workload)
+    return sorted(found)
+
+
+def _stopped(case: SettleCase | TimelineCase, done: Settled) -> dict[str, int]:
+    counts = {each.id: 0 for each in case.workloads}
+    for _, decision in done.decisions:
+        if isinstance(decision, Stop):
+            counts[decision.workload] += len(decision.positions)
+        elif isinstance(decision, Move):
+            counts[decision.workload] += 1
+    return counts
+
+
+def _shares(facts: CaseFacts, last: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fair share by project and by department, each by pool and resource."""
+    projects: dict[str, Any] = {}
+    departments: dict[str, Any] = {}
+    for queue, share in zip(facts.queues, last.fairshare, strict=True):
+        amounts = facts.scale.by_name(share)
+        known = {
+            name: amounts[name]
+            for name, amount in zip(facts.scale.names, share, strict=True)
+            if amount < UNLIMITED
+        }
+        section = projects if queue.leaf else departments
+        section.setdefault(queue.name, {})[queue.pool] = known
+    return projects, departments
+
+
+def _decision(names: tuple[str, ...], number: int, decision: Decision) -> dict[str, Any]:
+    told: dict[str, Any] = {"round": number, "workload": decision.workload}
+    match decision:
+        case Start():
+            told |= {"action": "start", "nodes": [names[m.machine] for m in decision.members]}
+        case Stop():
+            told |= {"action": "stop", "nodes": [names[m.machine] for m in decision.members]}
+            told["claimant"] = decision.claimant
+        case Move():
+            told |= {"action": "move", "from": names[decision.source.machine]}
+            told |= {"nodes": [names[decision.target.machine]], "claimant": decision.claimant}
+    told["reason"] = {"rule": str(decision.reason.rule), "text": decision.reason.text}
+    return told
