@@ -25,6 +25,7 @@ MODULES = (
     "training.spilled",
     "clusters.reserve",
     "clusters.tasks",
+    "clusters.scheduler",
     "mediation.transfer",
     "mediation.link_bytes",
     "mediation.graph_bytes",

@@ -26,8 +26,9 @@ def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
     waiting = attempt(round, waiting, reclaim)
     waiting = attempt(round, waiting, preempt)
     stop_stale_gangs(round)
+    below = [each for each in waiting if below_minimum(each.kind)]
     return Plan(
         decisions=tuple(round.trial.decisions),
-        waits=tuple(each.told() for each in waiting if below_minimum(each.kind)),
+        waits=tuple(each.told() for each in sorted(below, key=lambda each: each.lines)),
         fairshare=round.shares,
     )

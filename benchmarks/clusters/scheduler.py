@@ -1,0 +1,154 @@
+"""What a round of the scheduler costs: allocate, reclaim by whole machines, a turn without news.
+
+CPU time of this process, since nothing waits; the snapshot's making is included. Medians of 9.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+from measuring import Run, parser, spread, table
+
+from fedpilot.fabric.core.scheduling.plan import plan
+from fedpilot.fabric.core.scheduling.records import (
+    UNLIMITED,
+    Gang,
+    MachineIndex,
+    Member,
+    Part,
+    Plan,
+    Queue,
+    QueueIndex,
+    Settings,
+    Start,
+    Stop,
+    Workload,
+    WorkloadId,
+)
+from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, Scale
+
+REPETITIONS = 9
+GPUS = 8
+SETTINGS = Settings()
+MEMBERS = 10
+"""A reclaiming gang asks for a member per so many machines."""
+
+
+def cluster(machines: int, departments: int, quotas: list[int]) -> tuple[Facts, list[QueueIndex]]:
+    """Machines of 8 GPUs and projects with these quotas, in departments by turns."""
+    scale = Scale.of({"gpu": machines * GPUS})
+    unit = scale.units[0]
+    specs = [
+        MachineSpec(name=f"m{i:05}", pool="default", capacity=(GPUS * unit,), labels={})
+        for i in range(machines)
+    ]
+    queues: list[Queue] = []
+
+    def queue(name: str, quota: int, parent: QueueIndex | None, *, leaf: bool) -> None:
+        queues.append(
+            Queue(
+                name=name,
+                pool="default",
+                parent=parent,
+                leaf=leaf,
+                quota=(quota * unit,),
+                weight=(Fraction(1),),
+                limit=(UNLIMITED,),
+                rationed=(True,),
+                created=len(queues),
+            )
+        )
+
+    for number in range(departments):
+        mine = quotas[number::departments]
+        queue(f"D{number}", sum(mine), None, leaf=False)
+    for number, quota in enumerate(quotas):
+        parent = QueueIndex(number % departments) if departments else None
+        queue(f"P{number}", quota, parent, leaf=True)
+    leaves = [QueueIndex(i) for i, each in enumerate(queues) if each.leaf]
+    return Facts(scale, specs, queues, each_gpu=False), leaves
+
+
+def workload(
+    number: int, queue: QueueIndex, *, gpus: int = 1, members: int = 1, on: int | None = None
+) -> Workload:
+    part = Part(request=(gpus * 10_000,), least=members, most=members)
+    found = Workload(
+        id=WorkloadId(f"w{number:06}"),
+        queue=queue,
+        gang=Gang(parts=(part,)),
+        priority=50,
+        preemptible=True,
+        submit_order=number,
+    )
+    return found if on is None else found.started((Member(0, MachineIndex(on)),), 0.0)
+
+
+def allocate(machines: int = 100, pending: int = 500) -> tuple[float, Plan]:
+    """Start pending jobs of one GPU of 4 projects in 2 departments."""
+    facts, leaves = cluster(machines, 2, [machines] * 4)
+    jobs = [workload(i, leaves[i % 4]) for i in range(pending)]
+    return timed(facts, jobs)
+
+
+def reclaim(machines: int) -> tuple[float, Plan]:
+    """Reclaim for a gang, within its quota, from machines full of the jobs of three projects."""
+    gang = machines // MEMBERS
+    rest = (machines * GPUS - gang * GPUS) // 3
+    facts, leaves = cluster(machines, 0, [gang * GPUS, rest, rest, rest])
+    places = [i for i in range(machines) for _ in range(GPUS)]
+    random.Random(1).shuffle(places)
+    jobs = [workload(i, leaves[1 + i % 3], on=place) for i, place in enumerate(places)]
+    jobs.append(workload(len(jobs), leaves[0], gpus=GPUS, members=gang))
+    seconds, planned = timed(facts, jobs)
+    stopped = sum(len(each.positions) for each in planned.decisions if isinstance(each, Stop))
+    started = [each for each in planned.decisions if isinstance(each, Start)]
+    if stopped != gang * GPUS or len(started) != 1:
+        raise SystemExit(f"stopped {stopped} for {gang} members, started {len(started)} gangs")
+    return seconds, planned
+
+
+def no_news(machines: int = 1_000, workloads: int = 15_000) -> tuple[float, Plan]:
+    """A turn on a full cluster whose backlog cannot start; only the turn counts."""
+    facts, leaves = cluster(machines, 5, [machines * GPUS // 30] * 30)
+    full = machines * GPUS
+    for i in range(workloads):
+        on = i // GPUS if i < full else None
+        facts.add(workload(i, leaves[i % 30], on=on))
+    for decision in plan(facts.snapshot(), 0.0, SETTINGS).decisions:
+        facts.apply(decision, 0.0)
+    return timed(facts, [])
+
+
+def timed(facts: Facts, jobs: list[Workload]) -> tuple[float, Plan]:
+    """CPU seconds to take up the workloads, make the snapshot, and plan."""
+    begin = time.process_time()
+    for job in jobs:
+        facts.add(job)
+    planned = plan(facts.snapshot(), 0.0, SETTINGS)
+    return time.process_time() - begin, planned
+
+
+def main() -> None:
+    options = parser(__doc__ or "", REPETITIONS)
+    options.add_argument("--large", action="store_true", help="also reclaim on 10,000 machines")
+    given = options.parse_args()
+    works: dict[str, Callable[[], tuple[float, Plan]]] = {
+        "allocate, 100 machines, 500 pending": allocate,
+        "a turn without news, 1,000 machines, 15,000 workloads": no_news,
+    }
+    for machines in (100, 500, 1_000, *([10_000] if given.large else [])):
+        works[f"reclaim, {machines:,} machines"] = lambda machines=machines: reclaim(machines)
+    rows: list[Run] = []
+    for name, work in works.items():
+        seconds = [work()[0] for _ in range(given.reps)]
+        rows.append({"work": name, "milliseconds": spread(seconds).text(1, 1e3)})
+        print(f"{name}: {rows[-1]['milliseconds']} ms", flush=True)
+    print(table(["work", "milliseconds"], [list(each.values()) for each in rows]))
+
+
+if __name__ == "__main__":
+    main()
