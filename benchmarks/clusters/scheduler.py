@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from measuring import Run, parser, spread, table
 
@@ -29,6 +30,8 @@ from fedpilot.fabric.core.scheduling.records import (
     WorkloadId,
 )
 from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, Scale
+from fedpilot.fabric.simulation.case_schema import SettleCase
+from fedpilot.fabric.simulation.play import play
 
 REPETITIONS = 9
 GPUS = 8
@@ -123,6 +126,43 @@ def no_news(machines: int = 1_000, workloads: int = 15_000) -> tuple[float, Plan
     return timed(facts, [])
 
 
+def stream(workloads: int = 15_000) -> tuple[float, Any]:
+    """Replay short workloads of three sizes in 30 queues of 5 departments, as in Kueue's baseline:
+    all arrive within 100 s, and the machines are busy for some 600 s."""
+    draw = random.Random(1)
+    sizes = [(1, 2.0)] * 7 + [(5, 5.0)] * 2 + [(20, 10.0)]
+    jobs = []
+    for number in range(workloads):
+        cpus, runs_s = sizes[number % len(sizes)]
+        jobs.append(
+            {
+                "id": f"w{number:05}",
+                "project": f"P{draw.randrange(30)}",
+                "member_request": {"cpu": cpus},
+                "arrives_s": round(draw.uniform(0, 100), 1),
+                "runs_s": runs_s,
+            }
+        )
+    quota = {"default": {"cpu": 20}}
+    case = {
+        "id": "stream",
+        "kind": "settle",
+        "nodes": [{"name": f"m{i}", "capacity": {"cpu": 20}} for i in range(30)],
+        "departments": [{"name": f"D{i}", "quota": {"default": {"cpu": 120}}} for i in range(5)],
+        "projects": [
+            {"name": f"P{i}", "department": f"D{i % 5}", "quota": quota} for i in range(30)
+        ],
+        "workloads": jobs,
+    }
+    begin = time.process_time()
+    answer = play(SettleCase.model_validate(case))
+    seconds = time.process_time() - begin
+    finished = sum(each["finished"] for each in answer["replay"]["projects"].values())
+    if finished != workloads:
+        raise SystemExit(f"only {finished} of {workloads} workloads ended")
+    return seconds, answer["replay"]
+
+
 def timed(facts: Facts, jobs: list[Workload]) -> tuple[float, Plan]:
     """CPU seconds to take up the workloads, make the snapshot, and plan."""
     begin = time.process_time()
@@ -135,12 +175,15 @@ def timed(facts: Facts, jobs: list[Workload]) -> tuple[float, Plan]:
 def main() -> None:
     options = parser(__doc__ or "", REPETITIONS)
     options.add_argument("--large", action="store_true", help="also reclaim on 10,000 machines")
+    options.add_argument("--stream", action="store_true", help="only replay 15,000 workloads")
     given = options.parse_args()
-    works: dict[str, Callable[[], tuple[float, Plan]]] = {
+    works: dict[str, Callable[[], tuple[float, Any]]] = {
         "allocate, 100 machines, 500 pending": allocate,
         "a turn without news, 1,000 machines, 15,000 workloads": no_news,
     }
-    for machines in (100, 500, 1_000, *([10_000] if given.large else [])):
+    if given.stream:
+        works = {"replay of 15,000 workloads, 30 queues": stream}
+    for machines in () if given.stream else (100, 500, 1_000, *([10_000] if given.large else [])):
         works[f"reclaim, {machines:,} machines"] = lambda machines=machines: reclaim(machines)
     rows: list[Run] = []
     for name, work in works.items():

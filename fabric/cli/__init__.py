@@ -1,1 +1,1 @@
-"""The commands `fedpilot cluster` and `fedpilot job`. Only other commands import this package."""
+"""The commands `fedpilot cluster`, `job` and `simulate`. Only commands import this package."""

@@ -58,6 +58,7 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
             ):
                 for pool in amounts:
                     yield from _known((section, i, key, pool), "pool", pool, pools)
+    yield from _shares_without_room(case)
     used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for i, workload in enumerate(case.workloads):
         yield from _workload(case, ("workloads", i), workload, pools, used)
@@ -133,6 +134,28 @@ def _over_capacity(
                 yield _problem(
                     ("workloads", i, "running_on", j), found, f"at most {most:.15g} {resource}"
                 )
+
+
+def _shares_without_room(case: SchedulerCase) -> Iterator[Located]:
+    """Running shares of a GPU that no single GPU has room for, given those before them."""
+    gpus = {
+        node.name: [1.0] * int(amount) + [amount % 1] * bool(amount % 1)
+        for node in case.nodes
+        for name, amount in node.capacity.items()
+        if name.lower() == "gpu"
+    }
+    for i, workload in enumerate(case.workloads):
+        asked = sum(n for name, n in workload.member_request.items() if name.lower() == "gpu")
+        for j, name in enumerate(workload.running_on):
+            left = gpus.get(name, [])
+            each = min(asked, 1.0)
+            fits = sorted((room, at) for at, room in enumerate(left) if room >= each - SLACK)
+            wanted = 1 if 0 < asked < 1 else int(asked)
+            if len(fits) < wanted and sum(left) >= asked - SLACK:
+                found = f"{asked:.15g} gpu, where no single GPU of {printable(name)} has so much"
+                yield _problem(("workloads", i, "running_on", j), found, "shares that fit GPUs")
+            for _, at in fits[:wanted]:
+                left[at] -= each
 
 
 def _expected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from fedpilot.common.strict_yaml.records import Strict
 
@@ -17,7 +17,13 @@ Weights = dict[str, dict[str, Amount]]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Node(Strict):
+class Section(Strict):
+    """Built when it is first used, since a file seldom has cases of all kinds."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class Node(Section):
     """A machine."""
 
     name: Name
@@ -26,7 +32,7 @@ class Node(Strict):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class Department(Strict):
+class Department(Section):
     """A department, whose surplus weight is its quota unless it says otherwise."""
 
     name: Name
@@ -46,14 +52,14 @@ class Project(Department):
     """False protects the minimums of its workloads from other queues, not their surplus."""
 
 
-class Members(Strict):
+class Members(Section):
     """How many members a workload has."""
 
     min: Annotated[int, Field(ge=0)]
     max: Annotated[int, Field(ge=1)]
 
 
-class Workload(Strict):
+class Workload(Section):
     """A gang in a project."""
 
     id: Name
@@ -76,16 +82,20 @@ class Workload(Strict):
     """Schema 2: how its members are placed among each other."""
     started_s: float | None = None
     """Schema 2: since when its minimum runs; by default since the case begins."""
+    arrives_s: Seconds | None = None
+    """When it is submitted, in virtual time; by default at 0."""
+    runs_s: Seconds | None = None
+    """How long its minimum runs until it ends; by default for ever."""
 
 
-class PlacementSettings(Strict):
+class PlacementSettings(Section):
     """A strategy for each kind of work."""
 
     gpu: Literal["binpack", "spread"] = "binpack"
     cpu: Literal["binpack", "spread"] = "binpack"
 
 
-class SchedulerSettings(Strict):
+class SchedulerSettings(Section):
     """What an admin chooses."""
 
     placement: PlacementSettings = PlacementSettings()
@@ -93,13 +103,15 @@ class SchedulerSettings(Strict):
     """Schema 2: placement by pool, instead of `placement`."""
     consolidation: bool = False
     stale_gang_grace_s: float = 60.0
+    period_s: Annotated[float, Field(gt=0)] = 1.0
+    """How often a replay in virtual time plays a round."""
     saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
     """Schema 2."""
     min_runtime_at_leaf: bool = False
     """Schema 2."""
 
 
-class RunningTotal(Strict):
+class RunningTotal(Section):
     """How many members some workloads have together."""
 
     workloads: list[Name]
@@ -109,7 +121,7 @@ class RunningTotal(Strict):
 Counts = dict[str, Annotated[int, Field(ge=0)]]
 
 
-class SettleExpect(Strict):
+class SettleExpect(Section):
     """What must be true once the case has settled."""
 
     running: Counts = Field(default_factory=dict)
@@ -122,7 +134,7 @@ class SettleExpect(Strict):
     stopped: Counts = Field(default_factory=dict)
 
 
-class Case(Strict):
+class Case(Section):
     """What all kinds have."""
 
     id: Name
@@ -150,7 +162,7 @@ class SettleCase(SchedulerCase):
     expect: SettleExpect | None = None
 
 
-class Event(Strict):
+class Event(Section):
     """What happens at a step."""
 
     op: Literal["submit", "finish", "node_lost", "node_back"]
@@ -158,7 +170,7 @@ class Event(Strict):
     node: Name | None = None
 
 
-class Step(Strict):
+class Step(Section):
     """What happens at a time, and what must be true once it has settled."""
 
     at_s: float
@@ -173,7 +185,7 @@ class TimelineCase(SchedulerCase):
     steps: list[Step]
 
 
-class ShareOf(Strict):
+class ShareOf(Section):
     """A queue's claim on one resource."""
 
     name: Name
@@ -191,7 +203,7 @@ class QueueClaim(ShareOf):
     requested: Amount
 
 
-class FairshareExpect(Strict):
+class FairshareExpect(Section):
     """Shares that must come out; queues that are not listed are free."""
 
     fairshare: ByResource = Field(default_factory=dict)
@@ -211,7 +223,7 @@ class FairshareCase(Case):
     expect: FairshareExpect | None = None
 
 
-class PhysicalNode(Strict):
+class PhysicalNode(Section):
     """A machine without a pool."""
 
     name: Name
@@ -220,14 +232,14 @@ class PhysicalNode(Strict):
     pool: str = "default"
 
 
-class FixedNode(Strict):
+class FixedNode(Section):
     """A fixed-size node."""
 
     resources: ByResource
     parent_selector: dict[str, list[Name]] = Field(default_factory=dict)
 
 
-class VirtualClusterSpec(Strict):
+class VirtualClusterSpec(Section):
     """A virtual cluster to create."""
 
     id: Name
@@ -238,7 +250,7 @@ class VirtualClusterSpec(Strict):
     flex_max: ByResource = Field(default_factory=dict)
 
 
-class ClusterEvent(Strict):
+class ClusterEvent(Section):
     """What happens to virtual clusters at a step."""
 
     op: Literal["create_cluster", "end_cluster", "submit_task", "finish_task", "add_node"]
@@ -250,7 +262,7 @@ class ClusterEvent(Strict):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class ClusterExpect(Strict):
+class ClusterExpect(Section):
     """What must be true after a step; what is not listed is free."""
 
     cluster_state: dict[str, Literal["running", "queued"]] = Field(default_factory=dict)
@@ -266,7 +278,7 @@ class ClusterExpect(Strict):
     root_unmet_demand: ByResource | None = None
 
 
-class ClusterStep(Strict):
+class ClusterStep(Section):
     """What happens at a time."""
 
     at_s: float
@@ -274,7 +286,7 @@ class ClusterStep(Strict):
     expect: ClusterExpect | None = None
 
 
-class ClusterSettings(Strict):
+class ClusterSettings(Section):
     """What holds for the whole case."""
 
     lease_s: Seconds | None = None

@@ -11,9 +11,10 @@ def play(case: Case) -> dict[str, Any]:
     """The answer to a case, with its id. Only what its kind needs is imported."""
     match case:
         case SettleCase():
-            from .settling import settle_case
+            from .replay import is_replay
+            from .settling import replay_case, settle_case
 
-            answer = settle_case(case)
+            answer = replay_case(case) if is_replay(case) else settle_case(case)
         case TimelineCase():
             from .settling import timeline_case
 

@@ -12,6 +12,7 @@ from ..core.scheduling.records import UNLIMITED, Decision, Move, Plan, Start, St
 from ..core.scheduling.snapshot import Snapshot
 from .case_schema import SettleCase, TimelineCase
 from .facts import CaseFacts, settings_of
+from .replay import replayed, summary
 
 MOST_ROUNDS = 100
 """After so many rounds a case counts as one that never settles; every known one takes a few."""
@@ -27,7 +28,7 @@ class Settled:
     rounds: int = 0
     """The rounds that changed something."""
     settled: bool = True
-    decisions: list[tuple[int, Decision]] = field(default_factory=list)
+    decisions: list[tuple[float, Decision]] = field(default_factory=list)
     last: Plan | None = None
 
 
@@ -39,6 +40,18 @@ def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, 
     before = facts.facts.snapshot()
     done = settle(facts, case, 0.0, observe)
     return _answer(case, facts, before, done)
+
+
+def replay_case(case: SettleCase) -> dict[str, Any]:
+    """Replay a case in virtual time; the situation in the answer is the one at the end."""
+    played = replayed(case)
+    done = Settled(decisions=played.decisions, last=played.last)
+    done.rounds = len({at for at, _ in played.decisions})
+    before = CaseFacts(case)
+    for workload in case.workloads:
+        before.submit(workload, 0.0)
+    answer = _answer(case, played.facts, before.facts.snapshot(), done, when="at_s")
+    return {**answer, "replay": summary(case, played)}
 
 
 def timeline_case(case: TimelineCase, observe: Observer | None = None) -> dict[str, Any]:
@@ -89,7 +102,11 @@ def settle(
 
 
 def _answer(
-    case: SettleCase | TimelineCase, facts: CaseFacts, before: Snapshot, done: Settled
+    case: SettleCase | TimelineCase,
+    facts: CaseFacts,
+    before: Snapshot,
+    done: Settled,
+    when: str = "round",
 ) -> dict[str, Any]:
     names = facts.facts.fleet.names
     running: dict[str, int] = {}
@@ -109,7 +126,7 @@ def _answer(
         "fairshare": projects,
         "rounds": done.rounds,
         "settled": done.settled,
-        "decisions": [_decision(names, n, each) for n, each in done.decisions],
+        "decisions": [{when: n, **_decision(names, each)} for n, each in done.decisions],
         "waiting": {
             id: {"rule": str(wait.reason.rule), "text": wait.reason.text}
             for wait in done.last.waits
@@ -167,8 +184,8 @@ def _shares(facts: CaseFacts, last: Plan) -> tuple[dict[str, Any], dict[str, Any
     return projects, departments
 
 
-def _decision(names: tuple[str, ...], number: int, decision: Decision) -> dict[str, Any]:
-    told: dict[str, Any] = {"round": number, "workload": decision.workload}
+def _decision(names: tuple[str, ...], decision: Decision) -> dict[str, Any]:
+    told: dict[str, Any] = {"workload": decision.workload}
     match decision:
         case Start():
             told |= {"action": "start", "nodes": [names[m.machine] for m in decision.members]}

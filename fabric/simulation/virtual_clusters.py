@@ -49,7 +49,7 @@ def virtual_cluster_case(case: VirtualClusterCase) -> dict[str, Any]:
     steps = []
     for step in case.steps:
         for event in step.do:
-            play.apply(event, step.at_s)
+            play.apply(event)
         play.settle(step.at_s)
         steps.append({"at_s": step.at_s, **play.answer()})
     return {"steps": steps}
@@ -85,19 +85,17 @@ class _Play:
         for node in case.nodes:
             self._machine_up(node.name, node.capacity, node.labels)
 
-    def apply(self, event: ClusterEvent, now: float) -> None:
-        """Make an event happen."""
+    def apply(self, event: ClusterEvent) -> None:
+        """Make an event happen; `settle` says what comes of it."""
         match event.op:
             case "create_cluster":
                 self._create(self._specs[event.cluster or ""])
-                self._admit(now)
             case "end_cluster":
                 self._end(ClusterId(event.cluster or ""))
             case "submit_task":
                 task = WorkId(event.task or "")
                 resources = self._names.resources(event.resources or {})
                 self._tasks[task] = _Task(task, ClusterId(event.cluster or ""), resources)
-                self._run(now)
             case "finish_task":
                 task = WorkId(event.task or "")
                 self._tasks.pop(task, None)

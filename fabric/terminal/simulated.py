@@ -39,6 +39,8 @@ def _situation(told: Mapping[str, Any]) -> Iterator[RenderableType]:
     if "running" in told:
         yield _workloads(told)
         yield _shares(told)
+        if "replay" in told:
+            yield from _replay(told["replay"])
         yield from _decisions(told["decisions"])
     elif "unassigned" in told:
         table = ruled("queue", "fair share", right=("fair share",))
@@ -50,6 +52,21 @@ def _situation(told: Mapping[str, Any]) -> Iterator[RenderableType]:
         for key, value in told.items():
             if key != "id" and value not in ({}, None):
                 yield Text(f"{key}: {json.dumps(value)}")
+
+
+def _replay(told: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield Text(f"ends after {told['ends_s']:.15g} s")
+    for pool, used in told["utilisation"].items():
+        words = ", ".join(f"{share:.0%} of {name}" for name, share in used.items())
+        yield Text(f"used of {pool}: {words}")
+    columns = ("project", "started", "finished", "waited (mean)", "waited (longest)", "stopped")
+    table = ruled(*columns, right=columns[1:])
+    for name, found in told["projects"].items():
+        waits = (found["waited_mean_s"], found["waited_longest_s"])
+        words_of = ["" if each is None else f"{each:.4g} s" for each in waits]
+        counts = (str(found["started"]), str(found["finished"]))
+        table.add_row(name, *counts, *words_of, str(found["stopped_members"]))
+    yield table
 
 
 def _workloads(told: Mapping[str, Any]) -> RenderableType:
@@ -75,12 +92,14 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Iterator[RenderableTyp
     if not decisions:
         yield Text("no decisions")
         return
-    table = ruled("round", "decision", "on", "reason", right=("round",))
+    table = ruled("when", "decision", "on", "reason", right=("when",))
     for each in decisions[:MOST_DECISIONS]:
         reason = f"{each['reason']['rule']}: {each['reason']['text']}"
         claimant = each.get("claimant")
         words = f"{each['action']} {each['workload']}" + (f" for {claimant}" if claimant else "")
-        table.add_row(str(each["round"]), words, ", ".join(each["nodes"]), reason)
+        table.add_row(
+            f"{each.get('round', each.get('at_s')):.15g}", words, ", ".join(each["nodes"]), reason
+        )
     yield table
     if len(decisions) > MOST_DECISIONS:
         yield Text(f"{len(decisions) - MOST_DECISIONS} more decisions: --json lists all")

@@ -155,23 +155,21 @@ def shares_of(
     for index, queue in enumerate(snapshot.queues):
         siblings[queue.pool, queue.parent].append(QueueIndex(index))
     totals = capacity_by_pool(snapshot)
-    for (pool, parent), members in siblings.items():  # parents come first
+    nothing = (0,) * len(snapshot.scale.names)
+    for (pool, parent), members in siblings.items():  # departments come before their projects
         for i, unit in enumerate(snapshot.scale.units):
             if not any(snapshot.queues[q].rationed[i] for q in members):
-                if parent is not None:
-                    for q in members:
-                        shares[q][i] = UNLIMITED
                 continue
             above = UNLIMITED if parent is None else shares[parent][i]
-            total = min(above, totals.get(pool, (0,) * len(snapshot.scale.names))[i])
-            claims = [claim_of(snapshot.queues[q], i, asked[q][i]) for q in members]
+            total = min(above, totals.get(pool, nothing)[i])
+            claims = [_claim(snapshot.queues[q], i, asked[q][i]) for q in members]
             found, _ = divide(total, claims, unit, settings.usage_effect)
             for q, share in zip(members, found, strict=True):
                 shares[q][i] = share
     return tuple(map(tuple, shares))
 
 
-def claim_of(queue: Queue, resource: int, asked: int) -> Claim:
+def _claim(queue: Queue, resource: int, asked: int) -> Claim:
     return Claim(
         name=queue.name,
         quota=queue.quota[resource],
@@ -186,17 +184,11 @@ def claim_of(queue: Queue, resource: int, asked: int) -> Claim:
 
 def capacity_by_pool(snapshot: Snapshot) -> dict[str, Amounts]:
     """What the ready machines of each pool have together."""
-    found: dict[str, list[int]] = {}
-    pools = np_pools(snapshot)
-    for pool, rows in pools.items():
-        found[pool] = snapshot.fleet.capacity[rows].sum(axis=0).tolist()
-    return {pool: tuple(total) for pool, total in found.items()}
-
-
-def np_pools(snapshot: Snapshot) -> dict[str, list[int]]:
-    """The ready machines of each pool."""
     rows: dict[str, list[int]] = {}
     for index, pool in enumerate(snapshot.fleet.pools):
         if snapshot.ready[index]:
             rows.setdefault(pool, []).append(index)
-    return rows
+    return {
+        pool: tuple(snapshot.fleet.capacity[mine].sum(axis=0).tolist())
+        for pool, mine in rows.items()
+    }

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .records import (
+    UNLIMITED,
     Amounts,
     Decision,
     Gang,
@@ -68,7 +69,7 @@ class Scale:
     def amounts(self, given: Mapping[str, float], missing: int = 0) -> Amounts:
         """Amounts by name as units; `missing` stands for names that are not given."""
         return tuple(
-            round(given[name] * unit) if name in given else missing
+            min(UNLIMITED, round(given[name] * unit)) if name in given else missing
             for name, unit in zip(self.names, self.units, strict=True)
         )
 
@@ -206,13 +207,17 @@ class Facts:
             ready=_frozen(self._ready.copy()),
             free=_frozen(self._free.copy()),
             devices=None if self._devices is None else _frozen(self._devices.copy()),
-            allocated=tuple(map(tuple, self._allocated)),
+            allocated=self.allocated(),
             guaranteed=tuple(map(tuple, self._guaranteed)),
             workloads=dict(self.workloads),
             running={queue: tuple(ids) for queue, ids in self._running.items() if ids},
             backlog={kind: tuple(line) for kind, line in self._backlog.items()},
             stale=tuple(sorted(self._stale)),
         )
+
+    def allocated(self) -> tuple[Amounts, ...]:
+        """What each queue holds, with all below it."""
+        return tuple(map(tuple, self._allocated))
 
     def add(self, workload: Workload) -> None:
         """Add a workload, with the members that run already."""

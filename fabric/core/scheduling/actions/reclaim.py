@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..order import furthest_over
-from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, plus, within
+from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, Stop, plus, within
 from .round import Claim, Round
 from .victims import Supply, Unit, make_room, units_of
 
@@ -31,8 +31,10 @@ def reclaim(round: Round, claim: Claim) -> str | None:
     then = plus(tuple(round.trial.allocated[index]), claim.need)
     if not within(then, share):
         return f"with it {name} would exceed its fair share"
-    if round.refusal(claim.workload, claim.need) is not None:
-        return ""
+    forbidden = round.refusal(claim.workload, claim.need)
+    own_limit = not within(then, round.snapshot.queues[index].limit)
+    if forbidden is not None and (own_limit or forbidden.rule is not Rule.LIMIT):
+        return ""  # what other queues give helps only against the limit of a common department
     supply = _FromOthers(round, claim)
     if not supply.units:
         return "no other queue has anything to give"
@@ -55,7 +57,6 @@ class _FromOthers(Supply):
             queue, has = queues[index], trial.allocated[index]
             then = (a + b for a, b in zip(has, self._need, strict=True))
             self._in_quota[index] = all(a <= b for a, b in zip(then, queue.quota, strict=True))
-        self._touched: set[QueueIndex] = set()
         self._kind = round.machines.kind(self._need)
         for index in sorted(round.snapshot.running):
             if index == claimant.queue or queues[index].pool != claim.pool:
@@ -118,7 +119,6 @@ class _FromOthers(Supply):
             rule = self._rule(queue, theirs, i) if more and freed else None
             if rule is None:
                 continue
-            self._touched.add(theirs)
             unit_size, name = scale.units[i], scale.names[i]
             has = self.trial.allocated[theirs][i] / unit_size
             if rule is Rule.RECLAIM_FAIRSHARE:
@@ -173,8 +173,13 @@ class _FromOthers(Supply):
         """Whether the claimant's branches are no fuller than those that gave (saturation)."""
         more = self.trial.settings.saturation_multiplier
         queues = self.round.snapshot.queues
+        gave = {
+            self._branches[self.trial.workload(each.workload).queue][1]
+            for each in self.trial.decisions
+            if isinstance(each, Stop) and each.claimant == self.claim.workload.id
+        }
         for index in self._path:
-            for other in sorted(self._touched):
+            for other in sorted(gave):
                 if queues[other].parent != queues[index].parent:
                     continue
                 for i, amount in enumerate(self._need):
