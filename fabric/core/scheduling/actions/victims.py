@@ -35,6 +35,7 @@ from ..records import (
     plus,
 )
 from ..snapshot import Array
+from .balancing import balanced
 from .round import Claim, Round
 
 
@@ -314,6 +315,17 @@ def _by_machine(supply: Supply) -> list[Unit] | None:
     if fit.part is None:
         return None
     board = _Board(supply, fit)
+    begin = supply.trial.checkpoint()
+    cleared = _best_by_best(supply, fit, board)
+    if cleared is None:
+        supply.trial.rollback(begin)
+        fit = Fit(supply.round, supply.claim)
+        cleared = _all_at_once(supply, fit, _Board(supply, fit))
+    return cleared if cleared is not None and fit.holds() else None
+
+
+def _best_by_best(supply: Supply, fit: Fit, board: _Board) -> list[Unit] | None:
+    """Clear the best machine, and again, as each leaves the others."""
     taken: list[Unit] = []
     while fit.lacks:
         row = board.best()
@@ -328,7 +340,16 @@ def _by_machine(supply: Supply) -> list[Unit] | None:
         else:
             supply.trial.rollback(before)
             board.forbid(row)
-    return taken if fit.holds() else None
+    return taken
+
+
+def _all_at_once(supply: Supply, fit: Fit, board: _Board) -> list[Unit] | None:
+    """Clear machines that were chosen together, so that what each queue gives adds up."""
+    units = board.together(fit.lacks)
+    if units is None or any(stop(supply, unit) is None for unit in units):
+        return None
+    fit.left(member for unit in units for member in unit.members)
+    return units
 
 
 class _Board:
@@ -382,6 +403,23 @@ class _Board:
         scale = self._costs[able[0]] / ideal.sum() if ideal.sum() else 0.0
         distance = np.abs(self._gives[able] - ideal * scale).sum(axis=1)
         return int(able[distance.argmin()])
+
+    def together(self, count: int) -> list[Unit] | None:
+        """The units on so many machines, the cheapest, of which no queue gives too much."""
+        able = np.flatnonzero(self._costs >= 0)
+        if len(able) < count:
+            return None
+        costs = self._costs[able]
+        able = able[costs <= np.sort(costs)[count - 1]]
+        budget = np.array([self._supply.excess(queue) for queue in self._queues], np.int64)
+        most = budget + max(self._smallest - 1, 0)  # the last unit may be partly within the quota
+        rows = balanced(self._gives[able], most, count)
+        if rows is None:
+            return None
+        found = {
+            (unit.workload, unit.after): unit for row in able[rows] for unit in self._plans[row]
+        }
+        return sorted(found.values(), key=lambda each: each.number)
 
     def take(self, row: int, units: Sequence[Unit]) -> None:
         """The units have stopped: price the machines anew on which they ran."""

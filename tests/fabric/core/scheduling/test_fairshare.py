@@ -73,7 +73,8 @@ def test_nothing_stays_while_a_queue_with_weight_wants_more(
 
 
 def test_shares_are_whole_devices() -> None:
-    assert divide(25_000, [claim("A"), claim("B")], unit=10_000)[0] == [10_000 + 5_000, 10_000]
+    claims = [claim(name, requested=100_000) for name in "AB"]
+    assert divide(25_000, claims, unit=10_000)[0] == [10_000 + 5_000, 10_000]
 
 
 @pytest.mark.parametrize(
