@@ -9,7 +9,8 @@ the first name. A gang's own policy comes before the strategy:
 * SPREAD: as many machines as possible; STRICT_SPREAD: each member on a machine of its own.
 
 All machines are looked at in a few array operations, so the time of a choice hardly depends on how
-many members it places.
+many members it places. For a lone member the machines stay ranked, and only those that have changed
+since are ranked anew.
 """
 
 from __future__ import annotations
@@ -36,11 +37,28 @@ StrategyOf: TypeAlias = Callable[[str, Amounts], Strategy]
 """A pool's strategy for a request."""
 
 
+FULL = np.iinfo(np.int64).max
+"""The rank of a machine without room."""
+WITH_GPUS = 1 << 61
+"""Added to the rank of a machine with GPUs for work that needs none."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoRoom:
     """A gang has no places."""
 
     text: str
+
+
+@dataclass(slots=True, eq=False)
+class _Ranking:
+    """The machines that suit a lone member; the one of the smallest rank is bin-packed first."""
+
+    rows: NDArray[np.intp]
+    row_of: dict[int, int]
+    ranks: Array
+    seen: int
+    """How many changes of machines it takes into account."""
 
 
 class Machines:
@@ -50,7 +68,8 @@ class Machines:
         self._snapshot = snapshot
         self._suitable: dict[tuple[str, tuple[object, ...]], NDArray[np.intp]] = {}
         self._could_run: dict[tuple[str, Gang], bool] = {}
-        self._gpu = snapshot.scale.gpu
+        self._rankings: dict[tuple[str, Amounts, tuple[object, ...]], _Ranking] = {}
+        self._gpu, self._cpu = snapshot.scale.gpu, snapshot.scale.cpu
         self._unit = 1 if self._gpu is None else snapshot.scale.units[self._gpu]
 
     def suitable(self, pool: str, part: Part) -> NDArray[np.intp]:
@@ -85,6 +104,45 @@ class Machines:
             np.minimum(counts, fits, out=counts)
         return np.maximum(counts, 0)
 
+    def fullest(
+        self, pool: str, part: Part, free: Array, devices: Array | None, changes: Sequence[int]
+    ) -> MachineIndex | None:
+        """The machine that bin-packing gives a lone member, as `choose` would; `changes` lists the
+        machines that have changed, in turn."""
+        key = (pool, part.request, part.selector)
+        known = self._rankings.get(key)
+        if known is None:
+            known = self._rankings[key] = self._ranking(pool, part, free, devices, len(changes))
+        kind, needs_gpus = self.kind(part.request), self._needs_gpus(part.request)
+        for machine in set(changes[known.seen :]):
+            at = known.row_of.get(machine)
+            if at is None:
+                continue
+            row = free[machine].tolist()
+            fits = all(has >= asked for has, asked in zip(row, part.request, strict=True) if asked)
+            if fits and devices is not None and needs_gpus:
+                fits = bool(self.counts(known.rows[at : at + 1], part.request, free, devices)[0])
+            avoid = not needs_gpus and self._snapshot.fleet.has_gpus[machine]
+            known.ranks[at] = row[kind] + avoid * WITH_GPUS if fits else FULL
+        known.seen = len(changes)
+        if not len(known.rows):
+            return None
+        at = int(known.ranks.argmin())
+        return None if known.ranks[at] == FULL else MachineIndex(int(known.rows[at]))
+
+    def _ranking(
+        self, pool: str, part: Part, free: Array, devices: Array | None, seen: int
+    ) -> _Ranking:
+        rows = self.suitable(pool, part)
+        ranks = free[rows, self.kind(part.request)].copy()
+        if not self._needs_gpus(part.request):
+            ranks += self._snapshot.fleet.has_gpus[rows] * WITH_GPUS
+        ranks[self.counts(rows, part.request, free, devices) == 0] = FULL
+        return _Ranking(rows, {row: at for at, row in enumerate(rows.tolist())}, ranks, seen)
+
+    def _needs_gpus(self, request: Amounts) -> bool:
+        return self._gpu is not None and request[self._gpu] > 0
+
     def could_run(self, pool: str, gang: Gang) -> bool:
         """Whether the minimum of a gang has places if all machines are empty."""
         key = (pool, gang)
@@ -110,11 +168,10 @@ class Machines:
 
     def kind(self, request: Amounts) -> int:
         """The resource by which machines are compared for a member."""
-        scale = self._snapshot.scale
-        if scale.gpu is not None and request[scale.gpu]:
-            return scale.gpu
-        if scale.cpu is not None:
-            return scale.cpu
+        if self._gpu is not None and request[self._gpu]:
+            return self._gpu
+        if self._cpu is not None:
+            return self._cpu
         return next((i for i, amount in enumerate(request) if amount), 0)
 
     def choose(
@@ -249,7 +306,6 @@ class Machines:
         rows = self.suitable(pool, part)
         kind = self.kind(part.request)
         fleet = self._snapshot.fleet
-        gpus = self._gpu is not None and part.request[self._gpu] > 0
         return _Search(
             number=number,
             request=part.request,
@@ -259,7 +315,9 @@ class Machines:
             counts=self.counts(rows, part.request, free, devices),
             left=free[rows, kind],
             whole=fleet.capacity[rows, kind],
-            avoid=np.zeros(len(rows), bool) if gpus else fleet.has_gpus[rows],
+            avoid=np.zeros(len(rows), bool)
+            if self._needs_gpus(part.request)
+            else fleet.has_gpus[rows],
             step=part.request[kind],
             ours=[m for p, m in held if gang.parts[p].group == part.group],
             words=self._snapshot.scale.words(part.request),

@@ -63,13 +63,13 @@ def dominant_share(
 def queue_key(
     queue: Queue,
     share: Amounts,
+    entitled: Amounts,
     allocated: Sequence[int],
     need: Amounts,
     units: Sequence[int],
 ) -> QueueKey:
     """The precedence of a queue whose best workload needs this; the smallest comes first."""
     then = [has + more for has, more in zip(allocated, need, strict=True)]
-    entitled = entitlement(queue, share)
     return (
         any(has > part for has, part in zip(allocated, share, strict=True)),
         any(has > quota for has, quota in zip(then, queue.quota, strict=True)),
@@ -90,10 +90,12 @@ class Contest:
         self,
         queues: Sequence[Queue],
         shares: Sequence[Amounts],
+        entitled: Sequence[Amounts],
         allocated: Sequence[Sequence[int]],
         units: Sequence[int],
     ) -> None:
         self._queues, self._shares, self._units = queues, shares, units
+        self._entitled = entitled
         self._allocated = allocated
         """Of the trial, which changes it."""
         self._children: dict[QueueIndex | None, list[QueueIndex]] = {}
@@ -101,6 +103,8 @@ class Contest:
             self._children.setdefault(queue.parent, []).append(QueueIndex(index))
         self._heads: dict[QueueIndex, list[tuple[Place, int]]] = {}
         self._kinds: list[Kind] = []
+        self._needs: list[Amounts] = []
+        """What the next workload of each kind could get first."""
         self._lines: list[list[Line]] = []
         """Of each kind, the youngest first, so that the oldest is popped."""
         self._keys: dict[QueueIndex, QueueKey | None] = {}
@@ -111,11 +115,12 @@ class Contest:
         cls,
         queues: Sequence[Queue],
         shares: Sequence[Amounts],
+        entitled: Sequence[Amounts],
         allocated: Sequence[Sequence[int]],
         units: Sequence[int],
         waiting: Iterable[tuple[Kind, Sequence[Line]]],
     ) -> Contest:
-        contest = cls(queues, shares, allocated, units)
+        contest = cls(queues, shares, entitled, allocated, units)
         for kind, line in waiting:
             contest._enter(kind, line)
         for heads in contest._heads.values():
@@ -123,10 +128,14 @@ class Contest:
         return contest
 
     def _enter(self, kind: Kind, line: Sequence[Line]) -> None:
-        number = len(self._kinds)
-        self._kinds.append(kind)
-        self._lines.append(list(reversed(line)))
+        number = self._number(kind, list(reversed(line)))
         self._heads.setdefault(kind.queue, []).append((place_in_line(kind, line[0]), number))
+
+    def _number(self, kind: Kind, youngest_first: list[Line]) -> int:
+        self._kinds.append(kind)
+        self._needs.append(kind.gang.total(next_needs(kind)[0]))
+        self._lines.append(youngest_first)
+        return len(self._kinds) - 1
 
     def pop(self) -> tuple[Kind, Line] | None:
         """Take the next workload out of the contest; None when there is none."""
@@ -156,9 +165,7 @@ class Contest:
     def add(self, kind: Kind, line: Line) -> None:
         """Enter a workload that has become of this kind."""
         heads = self._heads.setdefault(kind.queue, [])
-        self._kinds.append(kind)
-        self._lines.append([line])
-        heappush(heads, (place_in_line(kind, line), len(self._kinds) - 1))
+        heappush(heads, (place_in_line(kind, line), self._number(kind, [line])))
         self.touch(kind.queue)
 
     def touch(self, queue: QueueIndex) -> None:
@@ -190,9 +197,9 @@ class Contest:
             leaf = self._first(index)
         key = None
         if leaf is not None and self._heads.get(leaf):
-            kind = self._kinds[self._heads[leaf][0][1]]
-            need = kind.gang.total(next_needs(kind)[0])
-            key = queue_key(queue, self._shares[index], self._allocated[index], need, self._units)
+            need = self._needs[self._heads[leaf][0][1]]
+            share, entitled = self._shares[index], self._entitled[index]
+            key = queue_key(queue, share, entitled, self._allocated[index], need, self._units)
             self._best[index] = leaf
         self._keys[index] = key
         return key

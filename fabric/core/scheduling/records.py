@@ -92,8 +92,12 @@ class Gang:
     _hash: int = field(init=False, repr=False, compare=False)
     """Computed once, since gangs are keys in every step of a round."""
 
+    size: int = field(init=False, repr=False, compare=False)
+    """How many members its minimum has."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.parts, self.policies)))
+        object.__setattr__(self, "size", sum(part.least for part in self.parts))
 
     def __hash__(self) -> int:
         return self._hash
@@ -142,25 +146,27 @@ class Workload:
     @property
     def counts(self) -> tuple[int, ...]:
         """How many members of each part run."""
+        return self._counts_of(self.members)
+
+    def _counts_of(self, members: tuple[Member, ...]) -> tuple[int, ...]:
         if len(self.gang.parts) == 1:
-            return (len(self.members),)
+            return (len(members),)
         counts = [0] * len(self.gang.parts)
-        for member in self.members:
+        for member in members:
             counts[member.part] += 1
         return tuple(counts)
 
     @property
     def missing(self) -> tuple[int, ...]:
         """How many members of each part its minimum lacks."""
-        counts = self.counts
         return tuple(
-            max(0, part.least - n) for part, n in zip(self.gang.parts, counts, strict=True)
+            max(0, part.least - n) for part, n in zip(self.gang.parts, self.counts, strict=True)
         )
 
     @property
     def surplus(self) -> tuple[int, ...]:
         """The positions in `members` of those above the minimum, last started first."""
-        if any(self.missing):
+        if len(self.members) <= self.gang.size or any(self.missing):
             return ()
         left = [n - p.least for n, p in zip(self.counts, self.gang.parts, strict=True)]
         found = []
@@ -187,18 +193,14 @@ class Workload:
         return replace(self, members=(*before, target, *after))
 
     def _with(self, members: tuple[Member, ...], now: float) -> Workload:
-        then = replace(self, members=members)
-        complete = bool(members) and not any(then.missing)
-        stale = bool(members) and not complete
-        return replace(
-            then,
-            started_s=None if not complete else now if self.started_s is None else self.started_s,
-            stale_since_s=None
-            if not stale
-            else now
-            if self.stale_since_s is None
-            else self.stale_since_s,
-        )
+        counts = self._counts_of(members)
+        complete = all(n >= part.least for n, part in zip(counts, self.gang.parts, strict=True))
+        started_s = stale_since_s = None
+        if members and complete:
+            started_s = now if self.started_s is None else self.started_s
+        elif members:
+            stale_since_s = now if self.stale_since_s is None else self.stale_since_s
+        return replace(self, members=members, started_s=started_s, stale_since_s=stale_since_s)
 
     def holds(self, positions: tuple[int, ...] | range) -> Amounts:
         """What these members take."""

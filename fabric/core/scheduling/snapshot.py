@@ -223,7 +223,9 @@ class Facts:
         """Add a workload, with the members that run already."""
         gang = self._gangs.setdefault(workload.gang, workload.gang)
         members = self._seated(gang, workload.members)
-        self._put(replace(workload, gang=gang, members=members))
+        if gang is not workload.gang or members is not workload.members:
+            workload = replace(workload, gang=gang, members=members)
+        self._put(workload)
 
     def _seated(self, gang: Gang, members: tuple[Member, ...]) -> tuple[Member, ...]:
         """The members with their GPUs: those they name, or else the fullest that have room."""

@@ -54,6 +54,8 @@ class Trial:
         self.allocated = [list(each) for each in snapshot.allocated]
         self.guaranteed = [list(each) for each in snapshot.guaranteed]
         self.decisions: list[Decision] = []
+        self.changes: list[MachineIndex] = []
+        """The machines on which something has started or stopped, in turn."""
         self.paths = [snapshot.path(QueueIndex(i)) for i in range(len(snapshot.queues))]
         self._changed: dict[WorkloadId, Workload] = {}
         self._undo: list[_Change] = []
@@ -202,6 +204,7 @@ class Trial:
 
     def _occupy(self, workload: Workload, member: Member, sign: int) -> None:
         request = workload.gang.parts[member.part].request
+        self.changes.append(member.machine)
         row = self.free[member.machine]
         for i, amount in enumerate(request):
             if amount:

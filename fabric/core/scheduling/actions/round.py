@@ -17,6 +17,7 @@ from ..records import (
     Rule,
     Settings,
     Start,
+    Strategy,
     Wait,
     Workload,
     WorkloadId,
@@ -99,6 +100,7 @@ class Round:
         return Contest.of(
             self.snapshot.queues,
             self.shares,
+            self.entitled,
             self.trial.allocated,
             self.snapshot.scale.units,
             waiting,
@@ -122,6 +124,9 @@ class Round:
         whole = not workload.members
         if whole and (known := self.no_room.get((pool, workload.gang))) is not None:
             return known
+        lone = self._lone_place(pool, workload.gang, lacking)
+        if lone is not None:
+            return lone
         found = self.machines.choose(
             pool,
             workload.gang,
@@ -134,6 +139,19 @@ class Round:
         if whole and isinstance(found, NoRoom):
             self.no_room[pool, workload.gang] = found
         return found
+
+    def _lone_place(self, pool: str, gang: Gang, lacking: Sequence[int]) -> Placed | None:
+        """The place of one member that is bin-packed; None for other work, and without room."""
+        if sum(lacking) != 1:
+            return None
+        number = next(i for i, n in enumerate(lacking) if n)
+        part, trial = gang.parts[number], self.trial
+        if gang.policies[part.group] is not None:
+            return None
+        if trial.strategy(pool, part.request) is not Strategy.BINPACK:
+            return None
+        machine = self.machines.fullest(pool, part, trial.free, trial.devices, trial.changes)
+        return None if machine is None else [(number, machine)]
 
     def start_reason(self, workload: Workload, need: Amounts, *, surplus: bool) -> Reason:
         """Under which rule a workload starts `need`, on what is free."""

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedpilot.fabric.core.scheduling.order import furthest_over, place_in_line, queue_key
+from fedpilot.fabric.core.scheduling.order import (
+    entitlement,
+    furthest_over,
+    place_in_line,
+    queue_key,
+)
 from fedpilot.fabric.core.scheduling.records import Gang, Part, QueueIndex, WorkloadId
 from fedpilot.fabric.core.scheduling.snapshot import Kind
 from scheduling_situations import GPU, facts
@@ -17,7 +22,9 @@ ELASTIC = Gang(parts=(Part(request=(GPU,), least=1, most=3),))
 
 def key(*, has: int, needs: int = 1, quota: int = 2, share: int = 4, priority: int = 0) -> object:
     queue = replace(QUEUE, quota=(quota * GPU,), priority=priority)
-    return queue_key(queue, (share * GPU,), (has * GPU,), (needs * GPU,), (GPU,))
+    deserved = (share * GPU,)
+    entitled = entitlement(queue, deserved)
+    return queue_key(queue, deserved, entitled, (has * GPU,), (needs * GPU,), (GPU,))
 
 
 @pytest.mark.parametrize(
