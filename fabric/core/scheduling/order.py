@@ -175,10 +175,6 @@ class Contest:
             self._keys.pop(index, None)
             index = self._queues[index].parent
 
-    def touch_all(self) -> None:
-        """Compare all queues anew."""
-        self._keys.clear()
-
     def _first(self, parent: QueueIndex | None = None) -> QueueIndex | None:
         """The leaf with the next workload below a queue."""
         best: tuple[QueueKey, QueueIndex] | None = None

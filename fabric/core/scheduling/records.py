@@ -25,7 +25,7 @@ UNLIMITED = 1 << 62
 
 
 def plus(a: Amounts, b: Amounts) -> Amounts:
-    return tuple(x + y for x, y in zip(a, b, strict=True))
+    return tuple([x + y for x, y in zip(a, b, strict=True)])
 
 
 def minus(a: Amounts, b: Amounts) -> Amounts:
@@ -33,7 +33,7 @@ def minus(a: Amounts, b: Amounts) -> Amounts:
 
 
 def times(count: int, a: Amounts) -> Amounts:
-    return tuple(count * x for x in a)
+    return tuple([count * x for x in a])
 
 
 def within(a: Amounts, b: Amounts) -> bool:
@@ -109,6 +109,8 @@ class Gang:
 
     def total(self, counts: list[int] | tuple[int, ...]) -> Amounts:
         """What this many members of each part take."""
+        if len(self.parts) == 1:
+            return times(counts[0], self.parts[0].request)
         found: Amounts = (0,) * len(self.parts[0].request)
         for part, count in zip(self.parts, counts, strict=True):
             if count:
@@ -204,6 +206,8 @@ class Workload:
 
     def holds(self, positions: tuple[int, ...] | range) -> Amounts:
         """What these members take."""
+        if len(self.gang.parts) == 1:
+            return times(len(positions), self.gang.parts[0].request)
         counts = [0] * len(self.gang.parts)
         for position in positions:
             counts[self.members[position].part] += 1

@@ -46,12 +46,13 @@ def consolidate(round: Round, claim: Claim) -> str | None:
 
 def _movable(round: Round, claim: Claim) -> dict[int, list[Movable]]:
     """On each machine the members that may move, the smallest first."""
-    trial, new = round.trial, round.new()
+    trial = round.trial
     kind = round.machines.kind(claim.need)
     found: dict[int, list[Movable]] = {}
     for queue in sorted(trial.snapshot.running):
         if round.pool(queue) != claim.pool:
             continue
+        new = round.new(queue)
         for each in trial.running(queue):
             if not each.preemptible or each.id in new or each.id == claim.workload.id:
                 continue

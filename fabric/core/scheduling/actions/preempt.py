@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..records import Amounts, QueueIndex, Reason, Rule
+from ..records import Amounts, QueueIndex, Reason, Rule, Workload
 from .round import Claim, Round
 from .victims import Supply, Unit, make_room, units_of
 
@@ -27,22 +27,28 @@ class _FromOwnQueue(Supply):
 
     def __init__(self, round: Round, claim: Claim) -> None:
         super().__init__(round, claim)
-        claimant, new = claim.workload, round.new()
+        claimant = claim.workload
+        key = ("may be preempted", claimant.priority)
+        units = round.once(claimant.queue, key, lambda: self._units_of(claimant))
+        units = [each for each in units if each.workload != claimant.id]
+        if units:
+            self.units[claimant.queue] = units
+
+    def _units_of(self, claimant: Workload) -> list[Unit]:
+        """What is less important than a workload of this priority."""
+        new, least, now = self.round.new(claimant.queue), self._min_runtime(), self.trial.now
         workloads = [
             each
             for each in self.trial.running(claimant.queue)
-            if each.preemptible and each.id != claimant.id and each.id not in new
+            if each.preemptible and each.id not in new
         ]
-        least, now = self._min_runtime(), self.trial.now
         whole = frozenset(
             each.id
             for each in workloads
             if each.priority < claimant.priority
             and (each.started_s is None or now - each.started_s >= least)
         )
-        units = units_of(workloads, whole=whole)
-        if units:
-            self.units[claimant.queue] = units
+        return units_of(workloads, whole=whole)
 
     def _min_runtime(self) -> float:
         queues = self.round.snapshot.queues

@@ -47,7 +47,6 @@ class _FromOthers(Supply):
     def __init__(self, round: Round, claim: Claim) -> None:
         super().__init__(round, claim)
         claimant, self._need = claim.workload, claim.need
-        self._new = round.new()
         trial, queues = self.trial, round.snapshot.queues
         self._path = trial.paths[claimant.queue]
         self._branches: dict[QueueIndex, tuple[QueueIndex, QueueIndex]] = {}
@@ -74,14 +73,18 @@ class _FromOthers(Supply):
         return any(self._rule(index, theirs, i) for i, more in enumerate(self._need) if more)
 
     def _units(self, index: QueueIndex) -> list[Unit]:
-        queue = self.round.snapshot.queues[index]
-        workloads = [
-            each
-            for each in self.trial.running(index)
-            if each.preemptible and each.id not in self._new
-        ]
         least = self._min_runtime(index)
-        now = self.trial.now
+        return self.round.once(
+            index, ("may be reclaimed", least), lambda: self._units_of(index, least)
+        )
+
+    def _units_of(self, index: QueueIndex, least: float) -> list[Unit]:
+        """What a queue may lose whose workloads are protected for so long."""
+        queue, now = self.round.snapshot.queues[index], self.trial.now
+        new = self.round.new(index)
+        workloads = [
+            each for each in self.trial.running(index) if each.preemptible and each.id not in new
+        ]
         whole = frozenset(
             each.id
             for each in workloads

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ..admission_rules import refusal
 from ..fairshare import requested, shares_of
@@ -25,6 +26,8 @@ from ..records import (
 )
 from ..snapshot import Kind, Line, Snapshot
 from ..trial import Trial
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Round:
     """Which kinds of the backlog could ever run."""
     no_room: dict[tuple[str, Gang], NoRoom] = field(default_factory=dict)
     """Gangs that found no places since anything was stopped last."""
+    _known: dict[QueueIndex, dict[Hashable, Any]] = field(default_factory=dict)
+    """What was found out of each queue since an action changed it last."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: float, settings: Settings) -> Round:
@@ -90,10 +95,32 @@ class Round:
         lacking = workload.missing
         return Claim(workload, lacking, workload.gang.total(lacking), self.pool(workload.queue))
 
-    def new(self) -> frozenset[WorkloadId]:
-        """The workloads that have started in this round; they stop for nobody in it."""
+    def once(self, queue: QueueIndex, key: Hashable, find: Callable[[], T]) -> T:
+        """What `find` answers about a queue; asked again only once an action has changed the
+        queue, since one that fails changes nothing."""
+        known = self._known.setdefault(queue, {})
+        if key not in known:
+            known[key] = find()
+        found: T = known[key]
+        return found
+
+    def new(self, queue: QueueIndex) -> frozenset[WorkloadId]:
+        """The workloads of a queue that have started in this round; they stop for nobody in it."""
+        return self.once(queue, "new", lambda: self._started(queue))
+
+    def _started(self, queue: QueueIndex) -> frozenset[WorkloadId]:
         starts = (each for each in self.trial.decisions if isinstance(each, Start))
-        return frozenset(each.workload for each in starts)
+        workloads = self.snapshot.workloads
+        return frozenset(w.workload for w in starts if workloads[w.workload].queue == queue)
+
+    def succeeded(self, since: int) -> set[QueueIndex]:
+        """Forget what an action has changed by its decisions since then; return these queues."""
+        self.no_room.clear()
+        workloads = self.snapshot.workloads
+        touched = {workloads[each.workload].queue for each in self.trial.decisions[since:]}
+        for queue in touched:
+            self._known.pop(queue, None)
+        return touched
 
     def contest(self, waiting: Iterable[tuple[Kind, Sequence[Line]]]) -> Contest:
         """A contest between workloads that wait."""
@@ -192,8 +219,8 @@ def attempt(round: Round, waiting: Iterable[Waiting], action: Attempt) -> list[W
         before = round.trial.checkpoint()
         why = action(round, claim) if any(claim.lacking) else None
         if why is None:
-            round.no_room.clear()
-            contest.touch_all()
+            for queue in round.succeeded(before.decisions):
+                contest.touch(queue)
             continue
         round.trial.rollback(before)
         reason = reasons[kind]

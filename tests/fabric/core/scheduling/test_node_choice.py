@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.records import SchedulingPolicy
 from fedpilot.fabric.core.scheduling.node_choice import Machines, NoRoom
 from fedpilot.fabric.core.scheduling.records import Gang, Strategy
-from scheduling_situations import facts, gang
+from scheduling_situations import GPU, facts, gang, workload
 
 PACK, STRICT_PACK = SchedulingPolicy.PACK, SchedulingPolicy.STRICT_PACK
 SPREAD, STRICT_SPREAD = SchedulingPolicy.SPREAD, SchedulingPolicy.STRICT_SPREAD
@@ -70,3 +71,29 @@ def test_spreading_takes_the_machine_with_the_largest_part_left() -> None:
 def test_shares_do_not_cross_gpus() -> None:
     assert places([2], gang((0.6, 2)), shares=True) == [(0, 0), (0, 0)]
     assert places([1], gang((0.6, 2)), shares=True) != [(0, 0), (0, 0)]
+
+
+@given(
+    gpus=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    asked=st.sampled_from([0.3, 0.5, 1, 2]),
+    changes=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.3, 1, 2])), max_size=12),
+)
+def test_a_ranking_that_is_kept_up_to_date_chooses_what_a_new_search_chooses(
+    gpus: list[int], asked: float, changes: list[tuple[int, float]]
+) -> None:
+    kept = facts(gpus, {"A": 1}, each_gpu=True)
+    snapshot = kept.snapshot()
+    machines, seeks = Machines(snapshot), gang((asked, 1))
+    changed: list[int] = []
+    for number, (machine, amount) in enumerate(changes):
+        free, devices = kept.snapshot().free, kept.snapshot().devices
+        found = machines.fullest("default", seeks.parts[0], free, devices, changed)
+        chosen = Machines(snapshot).choose(
+            "default", seeks, [1], (), free=free, devices=devices,
+            strategy=lambda pool, request: Strategy.BINPACK,
+        )  # fmt: skip
+        assert found == (None if isinstance(chosen, NoRoom) else chosen[0][1])
+        machine %= len(gpus)
+        if free[machine, 0] >= round(amount * GPU):
+            kept.add(workload(f"w{number}", 0, gang((amount, 1)), on=[machine]))
+            changed.append(machine)
