@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from fedpilot.common.strict_yaml.errors import Path, Problem, dotted, printable
 from fedpilot.common.strict_yaml.schema_problems import Located
 
+from ..core.scheduling.records import Rule
 from .case_schema import (
     CLASSES,
     Case,
@@ -43,8 +44,11 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
     yield from _unique("departments", "name", [each.name for each in case.departments])
     yield from _unique("projects", "name", [each.name for each in case.projects])
     yield from _unique("workloads", "id", [each.id for each in case.workloads])
+    yield from _unique(
+        "classes", "name", [*CLASSES, *(each.name for each in case.classes)], len(CLASSES)
+    )
     departments = {each.name for each in case.departments}
-    pools = {each.pool for each in case.nodes}
+    pools = case.pools
     for i, project in enumerate(case.projects):
         if project.department is not None:
             path: Path = ("projects", i, "department")
@@ -87,7 +91,8 @@ def _workload(
     yield from _known((*at, "project"), "project", workload.project, projects)
     yield from _known((*at, "pool"), "pool", workload.pool, pools)
     if workload.class_ is not None:
-        yield from _known((*at, "class"), "class", workload.class_, set(CLASSES))
+        known = {*CLASSES, *(each.name for each in case.classes)}
+        yield from _known((*at, "class"), "class", workload.class_, known)
     if workload.members.min > workload.members.max:
         yield _problem(
             (*at, "members", "min"),
@@ -100,7 +105,7 @@ def _workload(
             f"a list of {len(workload.running_on)}",
             f"at most `members.max`, which is {workload.members.max}",
         )
-    offered = {name for node in case.nodes for name in node.capacity}
+    offered = {name for capacity in case.capacities for name in capacity}
     for name, amount in workload.member_request.items():
         if amount:
             yield from _known((*at, "member_request", name), "resource", name, offered)
@@ -162,7 +167,7 @@ def _expected(
     at: Path, expect: SettleExpect, ids: set[str], case: SchedulerCase
 ) -> Iterator[Located]:
     named: list[tuple[Path, str]] = []
-    for key in ("running", "running_min", "placement", "stopped"):
+    for key in ("running", "running_min", "placement", "stopped", "waiting"):
         named += [((*at, key, id), id) for id in getattr(expect, key)]
     if isinstance(expect.nodes_used, dict):
         named += [((*at, "nodes_used", id), id) for id in expect.nodes_used]
@@ -175,6 +180,13 @@ def _expected(
         named += [((*at, "any_of", i, id), id) for id in counts]
     for path, id in named:
         yield from _known(path, "workload", id, ids)
+    for id, rule in expect.waiting.items():
+        yield from _known((*at, "waiting", id), "rule", rule, set(Rule))
+    projects = {each.name for each in case.projects}
+    for name, pools in expect.fairshare.items():
+        yield from _known((*at, "fairshare", name), "project", name, projects)
+        for pool in pools:
+            yield from _known((*at, "fairshare", name, pool), "pool", pool, case.pools)
     nodes = {each.name for each in case.nodes}
     for id, counts in expect.placement.items():
         for node in counts:
@@ -270,11 +282,12 @@ def _in_time(times: list[float]) -> Iterator[Located]:
             )
 
 
-def _unique(section: str, key: str, names: list[str]) -> Iterator[Located]:
+def _unique(section: str, key: str, names: list[str], given: int = 0) -> Iterator[Located]:
+    """Names twice in a section; the first `given` names are taken already."""
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
-            path: Path = (section, i, key)
+            path: Path = (section, i - given, key)
             yield _problem(path, f'"{printable(name)}" a second time', f"each {key} once")
         seen.add(name)
 

@@ -32,6 +32,25 @@ class Node(Section):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
+class Shape(Section):
+    """Schema 2: machines that are not there yet and may come."""
+
+    pool: Name = "default"
+    capacity: ByResource
+    labels: dict[str, str] = Field(default_factory=dict)
+    count: Annotated[int, Field(ge=1)] | None = None
+    """How many; by default any number."""
+
+
+class PriorityClass(Section):
+    """Schema 2: a priority class beside those of seed 003."""
+
+    name: Name
+    priority: int
+    preemptible: bool | None = None
+    """By default whether its priority is below 100."""
+
+
 class Department(Section):
     """A department, whose surplus weight is its quota unless it says otherwise."""
 
@@ -68,7 +87,7 @@ class Workload(Section):
     priority: int | None = None
     """By default that of its class."""
     preemptible: bool | None = None
-    """By default whether its priority is below 100."""
+    """By default what its class says, or whether its priority is below 100."""
     members: Members = Members(min=1, max=1)
     member_request: ByResource
     submit_order: float | None = None
@@ -77,7 +96,7 @@ class Workload(Section):
     """A node for each running member."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     class_: Annotated[str | None, Field(alias="class")] = None
-    """Schema 2: its priority class; by default `train`."""
+    """Schema 2: its priority class, a preset or one of `classes`; by default `train`."""
     policy: Literal["pack", "spread", "strict_pack", "strict_spread"] | None = None
     """Schema 2: how its members are placed among each other."""
     started_s: float | None = None
@@ -132,6 +151,10 @@ class SettleExpect(Section):
     placement: dict[str, Counts] = Field(default_factory=dict)
     nodes_used: Counts | int | None = None
     stopped: Counts = Field(default_factory=dict)
+    waiting: dict[str, str] = Field(default_factory=dict)
+    """Schema 2: the rule by which a workload waits."""
+    fairshare: dict[str, dict[str, ByResource]] = Field(default_factory=dict)
+    """Schema 2: by project, pool and resource."""
 
 
 class Case(Section):
@@ -149,10 +172,25 @@ class SchedulerCase(Case):
     """Machines, queues and workloads."""
 
     nodes: list[Node]
+    may_come: list[Shape] = Field(default_factory=list)
+    """Schema 2: a request that they could hold counts as possible."""
+    classes: list[PriorityClass] = Field(default_factory=list)
+    """Schema 2."""
     departments: list[Department] = Field(default_factory=list)
     projects: list[Project]
     workloads: list[Workload] = Field(default_factory=list)
     settings: SchedulerSettings = SchedulerSettings()
+
+    @property
+    def pools(self) -> set[str]:
+        """The pools of its machines, present and to come."""
+        return {each.pool for each in self.nodes} | {each.pool for each in self.may_come}
+
+    @property
+    def capacities(self) -> list[ByResource]:
+        """What each machine has, present or to come."""
+        here = [each.capacity for each in self.nodes]
+        return here + [each.capacity for each in self.may_come]
 
 
 class SettleCase(SchedulerCase):

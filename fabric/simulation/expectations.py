@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -73,6 +74,15 @@ def _settle(expect: SettleExpect | None, answer: Mapping[str, Any]) -> Iterator[
             yield f"placement of {id}: expected {nodes}, found {placement[id]}"
     yield from _nodes_used(expect, placement)
     yield from _maps("stopped members", expect.stopped, answer["stopped"])
+    rules = {id: told["rule"] for id, told in answer["waiting"].items()}
+    for id, rule in expect.waiting.items():
+        if rules.get(id) != rule:
+            yield f"why {id} waits: expected {rule}, found {rules.get(id, 'that it does not')}"
+    for name, pools in expect.fairshare.items():
+        for pool, amounts in pools.items():
+            found = answer["fairshare"].get(name, {}).get(pool, {})
+            known = {resource: found.get(resource, math.inf) for resource in amounts}
+            yield from _maps(f"fair share of {name} in {pool},", amounts, known)
 
 
 def _nodes_used(expect: SettleExpect, placement: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ..core.scheduling.records import (
     Workload as CoreWorkload,
     WorkloadId,
 )
-from ..core.scheduling.snapshot import Facts, MachineSpec, Scale
+from ..core.scheduling.snapshot import Facts, MachineShape, MachineSpec, Scale
 from ..core.selectors import In
 from .case_schema import (
     CLASSES,
@@ -38,8 +38,8 @@ class CaseFacts:
 
     def __init__(self, case: SchedulerCase) -> None:
         totals: dict[str, float] = {}
-        for node in case.nodes:
-            for name, amount in node.capacity.items():
+        for capacity in case.capacities:
+            for name, amount in capacity.items():
                 totals[name] = totals.get(name, 0.0) + amount
         self.scale = Scale.of(totals)
         self.queues = _queues(case, self.scale)
@@ -61,7 +61,17 @@ class CaseFacts:
             )
             for node in case.nodes
         ]
-        self.facts = Facts(self.scale, machines, self.queues, each_gpu=shares)
+        may_come = [
+            MachineShape(
+                pool=each.pool,
+                capacity=self.scale.amounts(each.capacity),
+                labels=each.labels,
+                count=each.count,
+            )
+            for each in case.may_come
+        ]
+        self.facts = Facts(self.scale, machines, self.queues, each_gpu=shares, may_come=may_come)
+        self._classes = {each.name: each for each in case.classes}
         self._machine = {name: MachineIndex(i) for i, name in enumerate(self.facts.fleet.names)}
         self._order = {each.id: i for i, each in enumerate(case.workloads)}
         self._gangs: dict[Gang, Gang] = {}
@@ -79,17 +89,14 @@ class CaseFacts:
         )
         policy = None if workload.policy is None else SchedulingPolicy(workload.policy.upper())
         gang = Gang(parts=(part,), policies=(policy,))
-        priority = workload.priority
-        if priority is None:
-            priority = CLASSES[workload.class_ or "train"]
-        preemptible = workload.preemptible
+        priority, preemptible = self._class(workload)
         order = workload.submit_order
         found = CoreWorkload(
             id=WorkloadId(workload.id),
             queue=self._leaf[workload.project, workload.pool],
             gang=self._gangs.setdefault(gang, gang),
             priority=priority,
-            preemptible=priority < NON_PREEMPTIBLE_FROM if preemptible is None else preemptible,
+            preemptible=preemptible,
             submit_order=self._order[workload.id] if order is None else order,
         )
         if not workload.running_on:
@@ -98,12 +105,25 @@ class CaseFacts:
         since = now if workload.started_s is None else workload.started_s
         return found.started(members, since)
 
+    def _class(self, workload: Workload) -> tuple[int, bool]:
+        """Its priority and whether it is preemptible: what it says itself, or its class."""
+        name = workload.class_ or "train"
+        own = self._classes.get(name)
+        priority = workload.priority
+        if priority is None:
+            priority = CLASSES[name] if own is None else own.priority
+        preemptible = workload.preemptible
+        if preemptible is None and own is not None:
+            preemptible = own.preemptible
+        if preemptible is None:
+            preemptible = priority < NON_PREEMPTIBLE_FROM
+        return priority, preemptible
+
 
 def settings_of(case: SchedulerCase) -> Settings:
     """The settings of a case."""
-    pools = {node.pool for node in case.nodes}
     placement = {}
-    for pool in pools:
+    for pool in case.pools:
         chosen = case.settings.pool_placement.get(pool, case.settings.placement)
         placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
     return Settings(
@@ -118,7 +138,7 @@ def settings_of(case: SchedulerCase) -> Settings:
 def _queues(case: SchedulerCase, scale: Scale) -> tuple[Queue, ...]:
     """A queue for each department and project in each pool, departments first."""
     queues: list[Queue] = []
-    for pool in sorted({node.pool for node in case.nodes}):
+    for pool in sorted(case.pools):
         at: dict[str, QueueIndex] = {}
         rationed = _rationed(case.departments, pool, scale)
         for created, department in enumerate(case.departments):

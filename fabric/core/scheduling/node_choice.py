@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ..records import SchedulingPolicy
 from ..selectors import matches
 from .records import Amounts, Gang, MachineIndex, Part, Strategy, plus
-from .snapshot import Array, Snapshot
+from .snapshot import Array, Snapshot, whole_devices
 
 PLENTY = 1 << 40
 """More members than any machine holds, for those that ask for nothing."""
@@ -148,23 +148,16 @@ class Machines:
         key = (pool, gang)
         known = self._could_run.get(key)
         if known is None:
-            capacity = self._snapshot.fleet.capacity
-            devices = self._empty_devices()
+            fleet = self._snapshot.fleet
+            each_gpu = self._snapshot.devices is not None
+            devices = whole_devices(fleet, self._snapshot.scale) if each_gpu else None
             least = tuple(part.least for part in gang.parts)
             first = least if any(least) else tuple(int(i == 0) for i in range(len(least)))
             found = self.choose(
-                pool, gang, first, (), free=capacity, devices=devices, strategy=_binpack
+                pool, gang, first, (), free=fleet.capacity, devices=devices, strategy=_binpack
             )
             known = self._could_run[key] = not isinstance(found, NoRoom)
         return known
-
-    def _empty_devices(self) -> Array | None:
-        if self._snapshot.devices is None or self._gpu is None:
-            return None
-        held = self._snapshot.fleet.capacity[:, self._gpu]
-        steps = np.arange(self._snapshot.devices.shape[1], dtype=np.int64) * self._unit
-        empty: Array = np.clip(held[:, None] - steps[None, :], 0, self._unit)
-        return empty
 
     def kind(self, request: Amounts) -> int:
         """The resource by which machines are compared for a member."""

@@ -283,6 +283,8 @@ class Rule(StrEnum):
     """Waits: non-preemptible work may not exceed the quota of its queue or department."""
     NO_ROOM = "no-room"
     """Waits: its gang has no place now."""
+    MAY_COME = "may-come"
+    """Waits: only with machines that may come could its gang have places."""
     NEVER = "never"
     """Waits: no machine could hold its gang, even if all were empty."""
 

@@ -96,6 +96,17 @@ class MachineSpec:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShape:
+    """Machines that are not there and may come."""
+
+    pool: str
+    capacity: Amounts
+    labels: Mapping[str, str]
+    count: int | None = None
+    """How many; None for any number."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fleet:
     """All machines, sorted by name."""
@@ -114,13 +125,12 @@ class Fleet:
         width = len(scale.names)
         capacity = np.array([each.capacity for each in ordered], np.int64)
         capacity = capacity.reshape(len(ordered), width)
-        gpu = scale.gpu
         return cls(
             names=tuple(each.name for each in ordered),
             pools=tuple(each.pool for each in ordered),
             labels=tuple(each.labels for each in ordered),
             capacity=_frozen(capacity),
-            has_gpus=_frozen(np.zeros(len(ordered), bool) if gpu is None else capacity[:, gpu] > 0),
+            has_gpus=_frozen(_has_gpus(capacity, scale)),
         )
 
 
@@ -164,6 +174,7 @@ class Snapshot:
     """The workloads with fewer members than they ask for at most, oldest first."""
     stale: tuple[WorkloadId, ...]
     """Those that run below their minimum, sorted."""
+    may_come: tuple[MachineShape, ...] = ()
 
     def path(self, queue: QueueIndex) -> tuple[QueueIndex, ...]:
         """A queue and all above it."""
@@ -171,6 +182,32 @@ class Snapshot:
         while (above := self.queues[found[-1]].parent) is not None:
             found.append(above)
         return tuple(found)
+
+    def with_all_that_may_come(self, most: int) -> Snapshot:
+        """This snapshot with up to `most` more machines of each shape that may come."""
+        copies = [
+            each
+            for each in self.may_come
+            for _ in range(most if each.count is None else min(most, each.count))
+        ]
+        if not copies:
+            return self
+        fleet = self.fleet
+        capacity = np.vstack([fleet.capacity, [each.capacity for each in copies]])
+        whole = Fleet(
+            names=(*fleet.names, *("" for _ in copies)),
+            pools=(*fleet.pools, *(each.pool for each in copies)),
+            labels=(*fleet.labels, *(each.labels for each in copies)),
+            capacity=_frozen(capacity),
+            has_gpus=_frozen(_has_gpus(capacity, self.scale)),
+        )
+        return replace(
+            self,
+            fleet=whole,
+            ready=_frozen(np.append(self.ready, np.ones(len(copies), bool))),
+            free=whole.capacity,
+            devices=None if self.devices is None else _frozen(whole_devices(whole, self.scale)),
+        )
 
 
 class Facts:
@@ -183,12 +220,14 @@ class Facts:
         queues: Sequence[Queue],
         *,
         each_gpu: bool,
+        may_come: Sequence[MachineShape] = (),
     ) -> None:
         self._scale, self._queues = scale, tuple(queues)
+        self._may_come = tuple(may_come)
         self.fleet = Fleet.of(machines, scale)
         self._ready = np.ones(len(self.fleet.names), bool)
         self._free = self.fleet.capacity.copy()
-        self._devices = _whole_devices(self.fleet, scale) if each_gpu else None
+        self._devices = whole_devices(self.fleet, scale) if each_gpu else None
         width = len(scale.names)
         self._allocated = [[0] * width for _ in queues]
         self._guaranteed = [[0] * width for _ in queues]
@@ -213,6 +252,7 @@ class Facts:
             running={queue: tuple(ids) for queue, ids in self._running.items() if ids},
             backlog={kind: tuple(line) for kind, line in self._backlog.items()},
             stale=tuple(sorted(self._stale)),
+            may_come=self._may_come,
         )
 
     def allocated(self) -> tuple[Amounts, ...]:
@@ -353,7 +393,8 @@ def take_gpus(devices: Array, member: Member, amount: int, unit: int) -> None:
         devices[member.machine, gpu] -= max(-unit, min(amount, unit))
 
 
-def _whole_devices(fleet: Fleet, scale: Scale) -> Array:
+def whole_devices(fleet: Fleet, scale: Scale) -> Array:
+    """What each GPU has on empty machines."""
     gpu = scale.gpu
     if gpu is None:
         return np.zeros((len(fleet.names), 0), np.int64)
@@ -362,6 +403,11 @@ def _whole_devices(fleet: Fleet, scale: Scale) -> Array:
     steps = np.arange(most, dtype=np.int64) * unit
     devices: Array = np.clip(held[:, None] - steps[None, :], 0, unit)
     return devices
+
+
+def _has_gpus(capacity: Array, scale: Scale) -> NDArray[np.bool_]:
+    gpu = scale.gpu
+    return np.zeros(len(capacity), bool) if gpu is None else capacity[:, gpu] > 0
 
 
 def _add(total: list[int], amounts: Amounts, sign: int) -> None:

@@ -89,6 +89,10 @@ SHARES = {
                      "whole GPUs", id="one and a half GPUs"),
         pytest.param("workloads.0.class", "trian", "workloads[0].class", "nearest: train",
                      id="an unknown class"),
+        pytest.param("classes", [{"name": "train", "priority": 60}], "classes[0].name",
+                     "a second time", id="a class by the name of a preset"),
+        pytest.param("may_come", [{"pool": "x", "capacity": {"tpu": 1}}, {"size": 3}],
+                     "may_come[1].capacity", "missing", id="a shape without a capacity"),
         pytest.param("workloads.0.running_on", ["n11"], "workloads[0].running_on[0]", "nearest: n1",
                      id="a machine that does not exist"),
         pytest.param("workloads.0.running_on", ["n1"] * 3, "workloads[0].running_on", "a list of 3",
@@ -107,6 +111,15 @@ def test_a_bad_case_is_refused(tmp_path: Path, path: str, value: Any, key: str, 
     said = problems(tmp_path, changed(path, value))
     assert f": {key}\n" in said
     assert words in said
+
+
+def test_a_resource_of_a_machine_that_may_come_can_be_asked_for(tmp_path: Path) -> None:
+    case = changed("workloads.0.member_request", {"tpu": 1})
+    del case["workloads"][0]["running_on"], case["expect"]
+    assert "workloads[0].member_request.tpu" in problems(tmp_path, case)
+    file = tmp_path / "may_come.json"
+    file.write_text(json.dumps({**case, "may_come": [{"pool": "x", "capacity": {"tpu": 1}}]}))
+    assert len(read_cases(file)) == 1
 
 
 def test_every_problem_has_its_line(tmp_path: Path) -> None:

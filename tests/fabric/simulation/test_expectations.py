@@ -48,6 +48,11 @@ def settle(expect: dict[str, Any]) -> Case:
         pytest.param({"placement": {"c": {"n1": 1}}}, "placement of c", id="placement"),
         pytest.param({"nodes_used": 1}, "nodes used: expected 1, found 2", id="nodes_used"),
         pytest.param({"nodes_used": {"a": 2}}, "nodes used by a", id="nodes_used of a workload"),
+        pytest.param({"waiting": {"b": "limit"}}, "why b waits: expected limit, found no-room",
+                     id="waiting"),
+        pytest.param({"waiting": {"a": "limit"}}, "found that it does not", id="waiting, but runs"),
+        pytest.param({"fairshare": {"P": {"default": {"gpu": 2}}}}, "fair share of P in default",
+                     id="fairshare"),
         pytest.param({"stopped": {"b": 0}}, "stopped members of b: expected 0, found 1",
                      id="stopped"),
     ],
@@ -68,6 +73,8 @@ def test_expectations_that_hold_are_not_told() -> None:
         "placement": {"c": {"n2": 1}},
         "nodes_used": 2,
         "stopped": {"a": 0, "b": 1},
+        "waiting": {"b": "no-room"},
+        "fairshare": {"P": {"default": {"gpu": 1}}},
     }
     case = settle(expect)
     assert differences(case, play(case)) == []

@@ -59,10 +59,12 @@ def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
 
 
 def _never(round: Round, kind: Kind) -> Reason:
-    """Why a kind could never run."""
+    """Why a kind could not run even on empty machines."""
     ids = round.snapshot.backlog[kind]
     workload = round.trial.workload(ids[0][1])
     forbidden = round.refusal(workload, kind.gang.total(workload.missing))
     if forbidden is not None:
         return forbidden
+    if round.may_run[kind]:
+        return Reason(Rule.MAY_COME, "its minimum fits only with machines that may come")
     return Reason(Rule.NEVER, "its minimum would not fit the ready machines if they were empty")

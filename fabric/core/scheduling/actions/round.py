@@ -29,6 +29,9 @@ from ..trial import Trial
 
 T = TypeVar("T")
 
+IN_VAIN = (Rule.NEVER, Rule.MAY_COME)
+"""Why a workload waits that no action can help."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -64,7 +67,9 @@ class Round:
     entitled: tuple[Amounts, ...]
     """The larger of quota and share, within the limit."""
     could_run: dict[Kind, bool]
-    """Which kinds of the backlog could ever run."""
+    """Which kinds of the backlog could run if all ready machines were empty."""
+    may_run: dict[Kind, bool]
+    """Which could run if all machines that may come were there as well."""
     no_room: dict[tuple[str, Gang], NoRoom] = field(default_factory=dict)
     """Gangs that found no places since anything was stopped last."""
     _known: dict[QueueIndex, dict[Hashable, Any]] = field(default_factory=dict)
@@ -74,14 +79,20 @@ class Round:
     def of(cls, snapshot: Snapshot, now: float, settings: Settings) -> Round:
         """Compute the shares, and begin a trial."""
         machines = Machines(snapshot)
-        could_run = {kind: _could_run(snapshot, machines, kind) for kind in snapshot.backlog}
-        shares = shares_of(snapshot, requested(snapshot, could_run), settings)
+        allowed = {kind: _allowed(snapshot, kind) for kind in snapshot.backlog}
+        could_run = {
+            kind: may and machines.could_run(snapshot.queues[kind.queue].pool, kind.gang)
+            for kind, may in allowed.items()
+        }
+        may_run = _with_machines_to_come(snapshot, allowed, could_run)
+        shares = shares_of(snapshot, requested(snapshot, may_run), settings)
         return cls(
             trial=Trial(snapshot, now, settings),
             machines=machines,
             shares=shares,
             entitled=tuple(map(entitlement, snapshot.queues, shares)),
             could_run=could_run,
+            may_run=may_run,
         )
 
     @property
@@ -207,10 +218,10 @@ def attempt(round: Round, waiting: Iterable[Waiting], action: Attempt) -> list[W
     able = [
         (each.kind, each.lines)
         for each in waiting
-        if below_minimum(each.kind) and each.reason.rule is not Rule.NEVER
+        if below_minimum(each.kind) and each.reason.rule not in IN_VAIN
     ]
     still = [each for each in waiting if not below_minimum(each.kind)]
-    still += [each for each in waiting if each.reason.rule is Rule.NEVER]
+    still += [each for each in waiting if each.reason.rule in IN_VAIN]
     contest = round.contest(able)
     while (found := contest.pop()) is not None:
         kind, line = found
@@ -230,19 +241,30 @@ def attempt(round: Round, waiting: Iterable[Waiting], action: Attempt) -> list[W
     return still
 
 
-def _could_run(snapshot: Snapshot, machines: Machines, kind: Kind) -> bool:
-    """Whether a kind could ever get its minimum: by size, by its limits, by its quotas."""
+def _allowed(snapshot: Snapshot, kind: Kind) -> bool:
+    """Whether limits and quotas would allow a kind its minimum if nothing else ran."""
     least = kind.gang.least
-    path = snapshot.path(kind.queue)
     zero = [(0,) * len(least)] * len(snapshot.queues)
     forbidden = refusal(
         snapshot.queues,
-        path,
+        snapshot.path(kind.queue),
         zero,
         zero,
         least,
         preemptible=kind.preemptible,
         scale=snapshot.scale,
     )
-    pool = snapshot.queues[kind.queue].pool
-    return forbidden is None and machines.could_run(pool, kind.gang)
+    return forbidden is None
+
+
+def _with_machines_to_come(
+    snapshot: Snapshot, allowed: dict[Kind, bool], could_run: dict[Kind, bool]
+) -> dict[Kind, bool]:
+    """Which kinds could run on all machines, those to come as well."""
+    asking = [kind for kind, may in allowed.items() if may and not could_run[kind]]
+    if not asking or not snapshot.may_come:
+        return could_run
+    most = max(max(kind.gang.size, 1) for kind in asking)
+    machines = Machines(snapshot.with_all_that_may_come(most))
+    pools = {kind: snapshot.queues[kind.queue].pool for kind in asking}
+    return could_run | {kind: machines.could_run(pools[kind], kind.gang) for kind in asking}
