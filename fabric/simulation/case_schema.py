@@ -97,6 +97,9 @@ class Workload(Section):
     node_selector: dict[str, str] = Field(default_factory=dict)
     class_: Annotated[str | None, Field(alias="class")] = None
     """Schema 2: its priority class, a preset or one of `classes`; by default `train`."""
+    flexible: bool | None = None
+    """Schema 2: whether its members above the minimum may claim within the quota of the project; by
+    default if its minimum is 0."""
     policy: Literal["pack", "spread", "strict_pack", "strict_spread"] | None = None
     """Schema 2: how its members are placed among each other."""
     started_s: float | None = None
@@ -124,6 +127,8 @@ class SchedulerSettings(Section):
     stale_gang_grace_s: float = 60.0
     period_s: Annotated[float, Field(gt=0)] = 1.0
     """How often a replay in virtual time plays a round."""
+    surplus_claims: Literal["in-quota", "none"] = "in-quota"
+    """Schema 2: whether flexible members claim within quota, or never."""
     saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
     """Schema 2."""
     min_runtime_at_leaf: bool = False

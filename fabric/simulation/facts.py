@@ -81,10 +81,12 @@ class CaseFacts:
         self.facts.add(self._workload(workload, now))
 
     def _workload(self, workload: Workload, now: float) -> CoreWorkload:
+        flexible = workload.flexible
         part = Part(
             request=self.scale.amounts(workload.member_request),
             least=workload.members.min,
             most=workload.members.max,
+            flexible=workload.members.min == 0 if flexible is None else flexible,
             selector=tuple((k, In(v)) for k, v in sorted(workload.node_selector.items())),
         )
         policy = None if workload.policy is None else SchedulingPolicy(workload.policy.upper())
@@ -128,6 +130,7 @@ def settings_of(case: SchedulerCase) -> Settings:
         placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
     return Settings(
         placement=placement,
+        surplus_claims=case.settings.surplus_claims != "none",
         consolidation=case.settings.consolidation,
         stale_gang_grace_s=case.settings.stale_gang_grace_s,
         saturation_multiplier=case.settings.saturation_multiplier,

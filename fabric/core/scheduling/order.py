@@ -22,12 +22,30 @@ Place: TypeAlias = tuple[bool, int, bool, float, WorkloadId]
 def next_needs(kind: Kind) -> tuple[tuple[int, ...], ...]:
     """What a workload of this kind could get next, as members of each part: all that its minimum
     lacks, or one surplus member of any part."""
-    parts = kind.gang.parts
-    lacking = tuple(max(0, p.least - n) for p, n in zip(parts, kind.counts, strict=True))
-    if any(lacking):
+    lacking = minimum_need(kind)
+    if lacking is not None:
         return (lacking,)
+    parts = kind.gang.parts
     growing = (i for i, (p, n) in enumerate(zip(parts, kind.counts, strict=True)) if n < p.most)
     return tuple(tuple(int(i == one) for i in range(len(parts))) for one in growing)
+
+
+def minimum_need(kind: Kind) -> tuple[int, ...] | None:
+    """What the minimum lacks, as members of each part; None if it is complete."""
+    parts = kind.gang.parts
+    lacking = tuple(max(0, p.least - n) for p, n in zip(parts, kind.counts, strict=True))
+    return lacking if any(lacking) else None
+
+
+def flexible_need(kind: Kind) -> tuple[int, ...] | None:
+    """One member of a flexible part, once the minimum is complete; None if there is none to add."""
+    if below_minimum(kind):
+        return None
+    parts = kind.gang.parts
+    for one, (part, n) in enumerate(zip(parts, kind.counts, strict=True)):
+        if part.flexible and n < part.most:
+            return tuple(int(i == one) for i in range(len(parts)))
+    return None
 
 
 def below_minimum(kind: Kind) -> bool:

@@ -1,7 +1,7 @@
 """One round of the scheduler: what starts, what stops for it, and why the others wait.
 
 Reclaim comes before preempt: a workload first gets what other queues have above their share, and
-only then what less important work of its own queue holds (seed 003).
+only then what less important work of its own queue holds (seed 003). Flexible members claim last.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from .actions.allocate import allocate
 from .actions.consolidate import consolidate
 from .actions.preempt import preempt
-from .actions.reclaim import reclaim
+from .actions.reclaim import reclaim, reclaim_flexible
 from .actions.round import Round, attempt
 from .actions.stale_gangs import stop_stale_gangs
 from .order import below_minimum
@@ -25,6 +25,8 @@ def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
         waiting = attempt(round, waiting, consolidate)
     waiting = attempt(round, waiting, reclaim)
     waiting = attempt(round, waiting, preempt)
+    if settings.surplus_claims:
+        waiting = attempt(round, waiting, reclaim_flexible, flexible=True)
     stop_stale_gangs(round)
     below = [each for each in waiting if below_minimum(each.kind)]
     return Plan(

@@ -77,6 +77,8 @@ class Part:
     least: int
     most: int
     """Members above `least` are surplus."""
+    flexible: bool = False
+    """Whether surplus may claim within the quota of its queue, as flexible demand does."""
     selector: tuple[tuple[str, Condition], ...] = ()
     group: int = 0
     """Which of the gang's policies places it."""
@@ -239,6 +241,8 @@ class Settings:
 
     placement: Mapping[str, Placement] = field(default_factory=dict, hash=False)
     """By pool; a pool that is missing bin-packs."""
+    surplus_claims: bool = True
+    """Whether flexible demand may claim what other queues have above their quota."""
     consolidation: bool = False
     """Whether members may be moved to make one large room of several small ones."""
     consolidation_candidates: int = 16

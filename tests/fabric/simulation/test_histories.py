@@ -91,6 +91,7 @@ def history(
         "settings": {
             "placement": {key: draw.choice(["binpack", "spread"]) for key in ("gpu", "cpu")},
             "consolidation": draw.random() < 0.5,
+            "surplus_claims": draw.choice(["in-quota", "in-quota", "none"]),
             "stale_gang_grace_s": draw.choice([60.0, 60.0, 0.0, -1.0]),
         },
         "steps": _steps(draw, nodes, work, steps),
@@ -107,7 +108,7 @@ def _workload(
     }
     if not any(request.values()):
         request["cpu"] = 1
-    workload = {
+    workload: dict[str, Any] = {
         "id": f"w{number}",
         "project": f"P{draw.randrange(projects)}",
         "pool": draw.choice(pools),
@@ -118,6 +119,8 @@ def _workload(
         "submit_order": draw.randrange(20),
         "policy": draw.choice(POLICIES),
     }
+    if draw.random() < 0.2:
+        workload["flexible"] = draw.random() < 0.5
     if draw.random() < 0.1:
         workload["node_selector"] = {"zone": draw.choice("ab")}
     return workload
@@ -222,8 +225,9 @@ def _add(total: list[int], amounts: Amounts, sign: int) -> None:
 class Watch:
     """Checks every round of a history."""
 
-    def __init__(self, consolidation: bool) -> None:
-        self._consolidation = consolidation
+    def __init__(self, chosen: dict[str, Any]) -> None:
+        self._consolidation = chosen["consolidation"]
+        self._claims = chosen["surplus_claims"] != "none"
 
     def __call__(self, snapshot: Snapshot, planned: Plan) -> None:
         cluster = Cluster(snapshot)
@@ -280,8 +284,14 @@ class Watch:
         assert victim.preemptible, "non-preemptible work is never stopped"
         assert decision.claimant is not None
         claimant = snapshot.workloads[decision.claimant]
-        assert any(claimant.missing), "surplus stops nobody"
         queues = snapshot.queues
+        if not any(claimant.missing):
+            assert self._claims, "flexible members claim only where they may"
+            assert claimant.gang.parts[0].flexible, "other surplus stops nobody"
+            assert victim.queue != claimant.queue
+            has, quota = cluster.allocated[claimant.queue], queues[claimant.queue].quota
+            need = claimant.gang.parts[0].request
+            assert all(a + b <= q for a, b, q in zip(has, need, quota, strict=True)), "in quota"
         assert queues[victim.queue].pool == queues[claimant.queue].pool
         left = len(cluster.members[victim.id]) - len(decision.positions)
         surplus = left >= sum(part.least for part in victim.gang.parts)
@@ -346,7 +356,7 @@ def _branch(snapshot: Snapshot, mine: QueueIndex, other: QueueIndex) -> QueueInd
 def test_every_round_keeps_the_rules_and_the_order_of_the_file_decides_nothing(
     case: dict[str, Any], order: int
 ) -> None:
-    watch = Watch(case["settings"]["consolidation"])
+    watch = Watch(case["settings"])
     answer = timeline_case(TimelineCase.model_validate(case), watch)
     for step in answer["steps"]:
         assert step["settled"]

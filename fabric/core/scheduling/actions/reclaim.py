@@ -11,6 +11,8 @@ of a resource that the claimant needs and the unit frees. So a queue within quot
 although one large unit may carry it below. Afterwards no branch of the claimant may be fuller than
 a sibling that gave (saturation), or both would take from each other for ever.
 
+A flexible member above a minimum claims as well, but only while its project stays within its quota.
+
 First give queues over their share, then those over quota; priorities mean nothing between queues.
 """
 
@@ -39,6 +41,15 @@ def reclaim(round: Round, claim: Claim) -> str | None:
     if not supply.units:
         return "no other queue has anything to give"
     return make_room(supply)
+
+
+def reclaim_flexible(round: Round, claim: Claim) -> str | None:
+    """Take places for one flexible member above the minimum of its workload, within quota."""
+    index = claim.workload.queue
+    queue = round.snapshot.queues[index]
+    if not within(plus(tuple(round.trial.allocated[index]), claim.need), queue.quota):
+        return f"{queue.name} would exceed its quota"
+    return reclaim(round, claim)
 
 
 class _FromOthers(Supply):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..admission_rules import refusal
 from ..fairshare import requested, shares_of
 from ..node_choice import Machines, NoRoom, Placed
-from ..order import Contest, below_minimum, entitlement
+from ..order import Contest, entitlement, flexible_need, minimum_need
 from ..records import (
     Amounts,
     Gang,
@@ -24,7 +24,7 @@ from ..records import (
     WorkloadId,
     within,
 )
-from ..snapshot import Kind, Line, Snapshot
+from ..snapshot import Kind, Line, Snapshot, kind_of
 from ..trial import Trial
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a workload lacks of its minimum, for which an action makes room."""
+    """What an action makes room for: all that a workload's minimum lacks, or a flexible member."""
 
     workload: Workload
     lacking: tuple[int, ...]
@@ -102,8 +102,7 @@ class Round:
     def pool(self, queue: QueueIndex) -> str:
         return self.snapshot.queues[queue].pool
 
-    def claim(self, workload: Workload) -> Claim:
-        lacking = workload.missing
+    def claim(self, workload: Workload, lacking: tuple[int, ...]) -> Claim:
         return Claim(workload, lacking, workload.gang.total(lacking), self.pool(workload.queue))
 
     def once(self, queue: QueueIndex, key: Hashable, find: Callable[[], T]) -> T:
@@ -208,30 +207,37 @@ Attempt = Callable[[Round, Claim], str | None]
 """Make room for what a workload lacks and start it; None, or why that failed."""
 
 
-def attempt(round: Round, waiting: Iterable[Waiting], action: Attempt) -> list[Waiting]:
-    """Try an action for all that wait below their minimum, in order; return those that still do.
+def attempt(
+    round: Round, waiting: Iterable[Waiting], action: Attempt, *, flexible: bool = False
+) -> list[Waiting]:
+    """Try an action for all that wait below their minimum, or for `flexible` members above it, in
+    order; return those that still wait.
 
     If it fails for one of a kind, it fails for all of that kind in this round.
     """
     waiting = list(waiting)
     reasons = {each.kind: each.reason for each in waiting}
-    able = [
-        (each.kind, each.lines)
-        for each in waiting
-        if below_minimum(each.kind) and each.reason.rule not in IN_VAIN
-    ]
-    still = [each for each in waiting if not below_minimum(each.kind)]
-    still += [each for each in waiting if each.reason.rule in IN_VAIN]
+    asks = flexible_need if flexible else minimum_need
+    able, still = [], []
+    for each in waiting:
+        if asks(each.kind) is None or each.reason.rule in IN_VAIN:
+            still.append(each)
+        else:
+            able.append((each.kind, each.lines))
     contest = round.contest(able)
     while (found := contest.pop()) is not None:
         kind, line = found
         workload = round.trial.workload(line[1])
-        claim = round.claim(workload)
+        lacking = asks(kind_of(workload) or kind)
         before = round.trial.checkpoint()
-        why = action(round, claim) if any(claim.lacking) else None
+        why = action(round, round.claim(workload, lacking)) if lacking else None
         if why is None:
             for queue in round.succeeded(before.decisions):
                 contest.touch(queue)
+            then = kind_of(round.trial.workload(line[1]))
+            if flexible and then is not None and asks(then) is not None:
+                reasons.setdefault(then, reasons[kind])
+                contest.add(then, line)
             continue
         round.trial.rollback(before)
         reason = reasons[kind]
