@@ -178,10 +178,11 @@ class Cluster:
         for id, members in self.members.items():
             self._count(id, members, 1)
 
-    def put(self, id: WorkloadId, members: Iterable[Member]) -> None:
-        """Start members; the machines must have room for them."""
+    def put(self, id: WorkloadId, members: Iterable[Member], at: int | None = None) -> None:
+        """Start members, from a position in the list on; the machines must have room for them."""
         members = tuple(members)
-        self.members[id] += members
+        at = len(self.members[id]) if at is None else at
+        self.members[id][at:at] = members
         self._count(id, members, 1)
         workload = self._snapshot.workloads[id]
         fleet = self._snapshot.fleet
@@ -255,7 +256,7 @@ class Watch:
                     assert workload.preemptible, "non-preemptible work never moves"
                     claimants.add(decision.claimant)
                     cluster.take(workload.id, (decision.position,))
-                    cluster.put(workload.id, [decision.target])
+                    cluster.put(workload.id, [decision.target], decision.position)
         assert claimants <= starts, "nothing stops unless the claimant then runs"
         for id, workload in snapshot.workloads.items():
             members = cluster.members[id]
