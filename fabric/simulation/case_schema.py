@@ -104,6 +104,8 @@ class Workload(Section):
     """Schema 2: how its members are placed among each other."""
     started_s: float | None = None
     """Schema 2: since when its minimum runs; by default since the case begins."""
+    waits_since_s: float | None = None
+    """Schema 2: since when its minimum does not run; by default since it is submitted."""
     arrives_s: Seconds | None = None
     """When it is submitted, in virtual time; by default at 0."""
     runs_s: Seconds | None = None
@@ -129,6 +131,8 @@ class SchedulerSettings(Section):
     """How often a replay in virtual time plays a round."""
     surplus_claims: Literal["in-quota", "none"] = "in-quota"
     """Schema 2: whether flexible members claim within quota, or never."""
+    starvation_s: Seconds | None = None
+    """Schema 2: after how long a wait machines are kept free for a workload; by default never."""
     saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
     """Schema 2."""
     min_runtime_at_leaf: bool = False

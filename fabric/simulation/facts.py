@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from ..core.records import SchedulingPolicy
@@ -102,7 +103,8 @@ class CaseFacts:
             submit_order=self._order[workload.id] if order is None else order,
         )
         if not workload.running_on:
-            return found
+            waits_since_s = now if workload.waits_since_s is None else workload.waits_since_s
+            return replace(found, waits_since_s=waits_since_s)
         members = tuple(Member(0, self._machine[name]) for name in workload.running_on)
         since = now if workload.started_s is None else workload.started_s
         return found.started(members, since)
@@ -130,6 +132,7 @@ def settings_of(case: SchedulerCase) -> Settings:
         placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
     return Settings(
         placement=placement,
+        starvation_s=case.settings.starvation_s,
         surplus_claims=case.settings.surplus_claims != "none",
         consolidation=case.settings.consolidation,
         stale_gang_grace_s=case.settings.stale_gang_grace_s,

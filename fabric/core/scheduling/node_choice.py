@@ -62,10 +62,11 @@ class _Ranking:
 
 
 class Machines:
-    """Where members of a snapshot's gangs may go; remembers which machines suit which part."""
+    """Where members of a snapshot's gangs may go, closed machines apart; remembers which machines
+    suit which part."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, closed: frozenset[int] = frozenset()) -> None:
+        self._snapshot, self._closed = snapshot, closed
         self._suitable: dict[tuple[str, tuple[object, ...]], NDArray[np.intp]] = {}
         self._could_run: dict[tuple[str, Gang], bool] = {}
         self._rankings: dict[tuple[str, Amounts, tuple[object, ...]], _Ranking] = {}
@@ -82,7 +83,10 @@ class Machines:
             rows = (
                 i
                 for i, each in enumerate(fleet.pools)
-                if each == pool and ready[i] and matches(selector, fleet.labels[i])
+                if each == pool
+                and ready[i]
+                and i not in self._closed
+                and matches(selector, fleet.labels[i])
             )
             found = self._suitable[key] = np.fromiter(rows, np.intp)
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .actions.allocate import allocate
 from .actions.consolidate import consolidate
+from .actions.keeping import keep_machines_free
 from .actions.preempt import preempt
 from .actions.reclaim import reclaim, reclaim_flexible
 from .actions.round import Round, attempt
@@ -20,6 +21,7 @@ from .snapshot import Snapshot
 def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
     """Decide one round; the same facts always give the same decisions."""
     round = Round.of(snapshot, now, settings)
+    keep_machines_free(round)
     waiting = allocate(round)
     if settings.consolidation:
         waiting = attempt(round, waiting, consolidate)

@@ -146,6 +146,8 @@ class Workload:
     """Since when its minimum runs."""
     stale_since_s: float | None = None
     """Since when some, but fewer than its minimum, run."""
+    waits_since_s: float | None = None
+    """Since when its minimum does not run."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -199,12 +201,20 @@ class Workload:
     def _with(self, members: tuple[Member, ...], now: float) -> Workload:
         counts = self._counts_of(members)
         complete = all(n >= part.least for n, part in zip(counts, self.gang.parts, strict=True))
-        started_s = stale_since_s = None
+        started_s = stale_since_s = waits_since_s = None
+        if not (members and complete):
+            waits_since_s = now if self.waits_since_s is None else self.waits_since_s
         if members and complete:
             started_s = now if self.started_s is None else self.started_s
         elif members:
             stale_since_s = now if self.stale_since_s is None else self.stale_since_s
-        return replace(self, members=members, started_s=started_s, stale_since_s=stale_since_s)
+        return replace(
+            self,
+            members=members,
+            started_s=started_s,
+            stale_since_s=stale_since_s,
+            waits_since_s=waits_since_s,
+        )
 
     def holds(self, positions: tuple[int, ...] | range) -> Amounts:
         """What these members take."""
@@ -249,6 +259,8 @@ class Settings:
     """How many workloads one consolidation may move."""
     stale_gang_grace_s: float = 60.0
     """How long a gang may run below its minimum; negative: for ever."""
+    starvation_s: float | None = None
+    """After how long a wait machines are kept free for a workload; None: never."""
     saturation_multiplier: float = 1.0
     """How much fuller than a sibling a claimant's queue counts; at least 1."""
     min_runtime_at_leaf: bool = False
@@ -287,6 +299,8 @@ class Rule(StrEnum):
     """Waits: non-preemptible work may not exceed the quota of its queue or department."""
     NO_ROOM = "no-room"
     """Waits: its gang has no place now."""
+    KEPT = "kept-free"
+    """Waits: the machines with room are kept free for a workload that has waited too long."""
     MAY_COME = "may-come"
     """Waits: only with machines that may come could its gang have places."""
     NEVER = "never"

@@ -91,6 +91,7 @@ def history(
         "settings": {
             "placement": {key: draw.choice(["binpack", "spread"]) for key in ("gpu", "cpu")},
             "consolidation": draw.random() < 0.5,
+            "starvation_s": draw.choice([None, None, 0, 150]),
             "surplus_claims": draw.choice(["in-quota", "in-quota", "none"]),
             "stale_gang_grace_s": draw.choice([60.0, 60.0, 0.0, -1.0]),
         },

@@ -50,12 +50,23 @@ def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
             continue
         places = round.place(workload, lacking)
         if isinstance(places, NoRoom):
-            reason = reason or Reason(Rule.NO_ROOM, places.text)
+            reason = reason or _no_room(round, workload, lacking, places)
             continue
         surplus = not below_minimum(kind)
         round.trial.start(workload, places, round.start_reason(workload, need, surplus=surplus))
         return None
     return reason
+
+
+def _no_room(round: Round, workload: Workload, lacking: tuple[int, ...], found: NoRoom) -> Reason:
+    """Whether there is no room, or none that is not kept free for another workload."""
+    kept = round.keeps(workload)
+    if kept is None or not round.has_kept_room(workload, lacking):
+        return Reason(Rule.NO_ROOM, found.text)
+    limit = round.trial.settings.starvation_s
+    return Reason(
+        Rule.KEPT, f"machines are kept free for {kept.workload}, which has waited {limit:.15g} s"
+    )
 
 
 def _never(round: Round, kind: Kind) -> Reason:

@@ -120,7 +120,7 @@ def _place(round: Round, claim: Claim, workload: Workload, at: int) -> MachineIn
     """Another machine for a lifted member."""
     part = workload.members[at].part
     others = [(each.part, each.machine) for i, each in enumerate(workload.members) if i != at]
-    found = round.machines.choose(
+    found = round.machines_for(workload).choose(
         claim.pool,
         workload.gang,
         tuple(int(i == part) for i in range(len(workload.gang.parts))),

@@ -56,12 +56,22 @@ class Claim:
     pool: str
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Machines that are kept free for a workload, and what is left for all others of its pool."""
+
+    workload: WorkloadId
+    others: Machines
+
+
 @dataclass(slots=True, kw_only=True)
 class Round:
     """A trial, and what does not change during a round."""
 
     trial: Trial
     machines: Machines
+    kept: dict[str, Kept] = field(default_factory=dict)
+    """By pool."""
     shares: tuple[Amounts, ...]
     """The fair share of each queue."""
     entitled: tuple[Amounts, ...]
@@ -101,6 +111,18 @@ class Round:
 
     def pool(self, queue: QueueIndex) -> str:
         return self.snapshot.queues[queue].pool
+
+    def keeps(self, workload: Workload) -> Kept | None:
+        """What is kept free for another workload."""
+        kept = self.kept.get(self.pool(workload.queue))
+        if kept is None or kept.workload == workload.id:
+            return None
+        return kept if any(self.trial.workload(kept.workload).missing) else None
+
+    def machines_for(self, workload: Workload) -> Machines:
+        """The machines that a workload may use."""
+        kept = self.keeps(workload)
+        return self.machines if kept is None else kept.others
 
     def claim(self, workload: Workload, lacking: tuple[int, ...]) -> Claim:
         return Claim(workload, lacking, workload.gang.total(lacking), self.pool(workload.queue))
@@ -158,14 +180,27 @@ class Round:
     def place(self, workload: Workload, lacking: Sequence[int]) -> Placed | NoRoom:
         """Places for these many more members of each part, among what is free."""
         pool = self.pool(workload.queue)
-        whole = not workload.members
+        favoured = (kept := self.kept.get(pool)) is not None and kept.workload == workload.id
+        whole = not workload.members and not favoured
         if whole and (known := self.no_room.get((pool, workload.gang))) is not None:
             return known
-        lone = self._lone_place(pool, workload.gang, lacking)
+        lone = self._lone_place(pool, workload, lacking)
         if lone is not None:
             return lone
-        found = self.machines.choose(
-            pool,
+        found = self._search(self.machines_for(workload), workload, lacking)
+        if whole and isinstance(found, NoRoom):
+            self.no_room[pool, workload.gang] = found
+        return found
+
+    def has_kept_room(self, workload: Workload, lacking: Sequence[int]) -> bool:
+        """Whether there would be places if nothing were kept free."""
+        return not isinstance(self._search(self.machines, workload, lacking), NoRoom)
+
+    def _search(
+        self, machines: Machines, workload: Workload, lacking: Sequence[int]
+    ) -> Placed | NoRoom:
+        return machines.choose(
+            self.pool(workload.queue),
             workload.gang,
             lacking,
             [(member.part, member.machine) for member in workload.members],
@@ -173,21 +208,19 @@ class Round:
             devices=self.trial.devices,
             strategy=self.trial.strategy,
         )
-        if whole and isinstance(found, NoRoom):
-            self.no_room[pool, workload.gang] = found
-        return found
 
-    def _lone_place(self, pool: str, gang: Gang, lacking: Sequence[int]) -> Placed | None:
+    def _lone_place(self, pool: str, workload: Workload, lacking: Sequence[int]) -> Placed | None:
         """The place of one member that is bin-packed; None for other work, and without room."""
         if sum(lacking) != 1:
             return None
         number = next(i for i, n in enumerate(lacking) if n)
-        part, trial = gang.parts[number], self.trial
+        gang, trial = workload.gang, self.trial
+        part, machines = gang.parts[number], self.machines_for(workload)
         if gang.policies[part.group] is not None:
             return None
         if trial.strategy(pool, part.request) is not Strategy.BINPACK:
             return None
-        machine = self.machines.fullest(pool, part, trial.free, trial.devices, trial.changes)
+        machine = machines.fullest(pool, part, trial.free, trial.devices, trial.changes)
         return None if machine is None else [(number, machine)]
 
     def start_reason(self, workload: Workload, need: Amounts, *, surplus: bool) -> Reason:

@@ -205,7 +205,7 @@ class Fit:
         part = gang.parts[self.part]
         self._policy = gang.policies[part.group]
         self.request = part.request
-        self.rows = round.machines.suitable(claim.pool, part)
+        self.rows = round.machines_for(claim.workload).suitable(claim.pool, part)
         if self._policy is SchedulingPolicy.STRICT_SPREAD:
             members = claim.workload.members
             held = {m.machine for m in members if gang.parts[m.part].group == part.group}
