@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from fedpilot.common.strict_yaml.errors import Path, Problem, dotted, printable
@@ -20,6 +20,7 @@ from .case_schema import (
     SettleCase,
     SettleExpect,
     TimelineCase,
+    Used,
     VirtualClusterCase,
     Workload,
 )
@@ -62,6 +63,7 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
             ):
                 for pool in amounts:
                     yield from _known((section, i, key, pool), "pool", pool, pools)
+            yield from _usage((section, i, "usage"), queue.usage, case)
     yield from _shares_without_room(case)
     used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for i, workload in enumerate(case.workloads):
@@ -78,6 +80,18 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
                 yield from _event(("steps", i, "do", j), event, ids, nodes)
             if step.expect is not None:
                 yield from _expected(("steps", i, "expect"), step.expect, ids, case)
+
+
+def _usage(at: Path, spans: Sequence[Used], case: SchedulerCase) -> Iterator[Located]:
+    resources = {name for capacity in case.capacities for name in capacity}
+    for i, span in enumerate(spans):
+        yield from _known((*at, i, "pool"), "pool", span.pool, case.pools)
+        for name in span.amounts:
+            yield from _known((*at, i, "amounts", name), "resource", name, resources)
+        if not span.from_s < span.to_s <= case.begins_s:
+            found = f"from {span.from_s:.15g} to {span.to_s:.15g} s"
+            allowed = f"a span that ends by {case.begins_s:.15g} s, when the case begins"
+            yield _problem((*at, i, "to_s"), found, allowed)
 
 
 def _workload(

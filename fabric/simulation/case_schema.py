@@ -51,6 +51,15 @@ class PriorityClass(Section):
     """By default whether its priority is below 100."""
 
 
+class Used(Section):
+    """Schema 2: what a queue held for a while, before the case begins."""
+
+    pool: Name = "default"
+    from_s: float
+    to_s: float
+    amounts: ByResource
+
+
 class Department(Section):
     """A department, whose surplus weight is its quota unless it says otherwise."""
 
@@ -61,6 +70,8 @@ class Department(Section):
     priority: int = 0
     min_runtime_before_preempt_s: Seconds | None = None
     min_runtime_before_reclaim_s: Seconds | None = None
+    usage: list[Used] = Field(default_factory=list)
+    """Schema 2."""
 
 
 class Project(Department):
@@ -131,6 +142,10 @@ class SchedulerSettings(Section):
     """How often a replay in virtual time plays a round."""
     surplus_claims: Literal["in-quota", "none"] = "in-quota"
     """Schema 2: whether flexible members claim within quota, or never."""
+    usage_effect: Annotated[float, Field(ge=0)] = 0.0
+    """Schema 2: how strongly past usage moves the weights."""
+    usage_half_life_s: Annotated[float, Field(gt=0)] | None = None
+    """Schema 2: how old usage counts half; by default all counts the same."""
     starvation_s: Seconds | None = None
     """Schema 2: after how long a wait machines are kept free for a workload; by default never."""
     saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
@@ -191,6 +206,11 @@ class SchedulerCase(Case):
     settings: SchedulerSettings = SchedulerSettings()
 
     @property
+    def begins_s(self) -> float:
+        """When its clock starts."""
+        return 0.0
+
+    @property
     def pools(self) -> set[str]:
         """The pools of its machines, present and to come."""
         return {each.pool for each in self.nodes} | {each.pool for each in self.may_come}
@@ -230,6 +250,10 @@ class TimelineCase(SchedulerCase):
 
     kind: Literal["timeline"]
     steps: list[Step]
+
+    @property
+    def begins_s(self) -> float:
+        return self.steps[0].at_s if self.steps else 0.0
 
 
 class ShareOf(Section):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ..core.records import SchedulingPolicy
+from ..core.scheduling.fairshare import capacity_by_pool
 from ..core.scheduling.records import (
     UNLIMITED,
     Amounts,
@@ -23,6 +24,7 @@ from ..core.scheduling.records import (
     WorkloadId,
 )
 from ..core.scheduling.snapshot import Facts, MachineShape, MachineSpec, Scale
+from ..core.scheduling.usage import Span, UsageHistory
 from ..core.selectors import In
 from .case_schema import (
     CLASSES,
@@ -72,10 +74,25 @@ class CaseFacts:
             for each in case.may_come
         ]
         self.facts = Facts(self.scale, machines, self.queues, each_gpu=shares, may_come=may_come)
+        self._usage = None if not case.settings.usage_effect else _history(case, self)
         self._classes = {each.name: each for each in case.classes}
         self._machine = {name: MachineIndex(i) for i, name in enumerate(self.facts.fleet.names)}
         self._order = {each.id: i for i, each in enumerate(case.workloads)}
         self._gangs: dict[Gang, Gang] = {}
+
+    def until(self, now: float) -> None:
+        """Let time pass: what the queues hold is used."""
+        if self._usage is None:
+            return
+        self._usage = self._usage.after(now, self.facts.allocated())
+        capacity = capacity_by_pool(self.facts.snapshot())
+        nothing = (0,) * len(self.scale.names)
+        self.facts.set_usage(
+            [
+                self._usage.of_capacity(index, capacity.get(queue.pool, nothing))
+                for index, queue in enumerate(self.queues)
+            ]
+        )
 
     def submit(self, workload: Workload, now: float) -> None:
         """Add a workload, with the members that run already."""
@@ -124,6 +141,23 @@ class CaseFacts:
         return priority, preemptible
 
 
+def _history(case: SchedulerCase, facts: CaseFacts) -> UsageHistory:
+    """What the case says that queues used before it begins."""
+    given: dict[bool, Sequence[Department]] = {False: case.departments, True: case.projects}
+    spans = [
+        [
+            Span(begin_s=u.from_s, end_s=u.to_s, amounts=facts.scale.amounts(u.amounts))
+            for each in given[queue.leaf]
+            if each.name == queue.name
+            for u in each.usage
+            if u.pool == queue.pool
+        ]
+        for queue in facts.queues
+    ]
+    half_life_s = case.settings.usage_half_life_s
+    return UsageHistory.of(spans, len(facts.scale.names), case.begins_s, half_life_s)
+
+
 def settings_of(case: SchedulerCase) -> Settings:
     """The settings of a case."""
     placement = {}
@@ -132,6 +166,7 @@ def settings_of(case: SchedulerCase) -> Settings:
         placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
     return Settings(
         placement=placement,
+        usage_effect=case.settings.usage_effect,
         starvation_s=case.settings.starvation_s,
         surplus_claims=case.settings.surplus_claims != "none",
         consolidation=case.settings.consolidation,

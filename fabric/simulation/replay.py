@@ -95,6 +95,7 @@ class _Clock:
     def turn(self, now: float) -> None:
         """End and add what is due, and play one round."""
         self.now = now
+        self._facts.until(now)
         while self._ends and self._ends[0][0] <= now + 1e-9:
             end = heappop(self._ends)
             if not self._void(end):

@@ -35,6 +35,7 @@ class Settled:
 def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, Any]:
     """Play a case and answer in the form of the reference page."""
     facts = CaseFacts(case)
+    facts.until(0.0)
     for workload in case.workloads:
         facts.submit(workload, 0.0)
     before = facts.facts.snapshot()
@@ -60,6 +61,7 @@ def timeline_case(case: TimelineCase, observe: Observer | None = None) -> dict[s
     by_id = {each.id: each for each in case.workloads}
     steps = []
     for step in case.steps:
+        facts.until(step.at_s)
         for event in step.do:
             match event.op:
                 case "submit" if event.workload not in facts.facts.workloads:

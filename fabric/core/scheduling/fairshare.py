@@ -119,11 +119,6 @@ def _weights(claims: Sequence[Claim], effect: float) -> list[Fraction]:
     ]
 
 
-def half_life_weight(age_s: float, half_life_s: float | None) -> float:
-    """How much usage of this age still counts."""
-    return 1.0 if half_life_s is None else 0.5 ** (age_s / half_life_s)
-
-
 def requested(snapshot: Snapshot, could_run: dict[Kind, bool]) -> list[list[int]]:
     """What each queue holds and waits for, with all below it; impossible requests do not count."""
     width = len(snapshot.scale.names)

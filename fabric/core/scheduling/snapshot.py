@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -258,6 +259,12 @@ class Facts:
     def allocated(self) -> tuple[Amounts, ...]:
         """What each queue holds, with all below it."""
         return tuple(map(tuple, self._allocated))
+
+    def set_usage(self, usage: Sequence[tuple[Fraction, ...]]) -> None:
+        """Say what each queue used lately, as a part of its pool's capacity."""
+        self._queues = tuple(
+            replace(queue, usage=used) for queue, used in zip(self._queues, usage, strict=True)
+        )
 
     def add(self, workload: Workload) -> None:
         """Add a workload, with the members that run already."""

@@ -91,6 +91,8 @@ SHARES = {
                      id="an unknown class"),
         pytest.param("classes", [{"name": "train", "priority": 60}], "classes[0].name",
                      "a second time", id="a class by the name of a preset"),
+        pytest.param("projects.0.usage", [{"pool": "x", "from_s": -5, "to_s": 1, "amounts": {}}],
+                     "projects[0].usage[0].to_s", "ends by 0 s", id="usage after the beginning"),
         pytest.param("may_come", [{"pool": "x", "capacity": {"tpu": 1}}, {"size": 3}],
                      "may_come[1].capacity", "missing", id="a shape without a capacity"),
         pytest.param("workloads.0.running_on", ["n11"], "workloads[0].running_on[0]", "nearest: n1",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.core.scheduling.fairshare import Claim, divide, half_life_weight
+from fedpilot.fabric.core.scheduling.fairshare import Claim, divide
 from fedpilot.fabric.core.scheduling.records import UNLIMITED
 
 
@@ -91,8 +91,3 @@ def test_usage_moves_weights(effect: float, shares: list[int]) -> None:
         claim("B", usage=Fraction(1, 10)),
     ]
     assert divide(10, claims, usage_effect=effect)[0] == shares
-
-
-def test_usage_decays_by_its_half_life() -> None:
-    assert half_life_weight(20.0, 10.0) == 0.25
-    assert half_life_weight(20.0, None) == 1.0
