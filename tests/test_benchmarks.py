@@ -200,6 +200,13 @@ def results() -> dict[str, Any]:
         "topologies": facts | {"runs": circle},
         "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
         "tasks": facts | {"runs": {"tasks": [tasks()], "the manager": [manager()]}},
+        "scheduler": facts
+        | {
+            "runs": {
+                "reclaim: 1,000 machines": [{"cpu_s": 0.5}],
+                "reclaim: 10,000 machines": [{"cpu_s": 10.0}, {"cpu_s": 9.0}, {"cpu_s": 30.0}],
+            }
+        },
         "accuracy": facts | {"runs": {"w2": [compared]}},
         "transfer": facts | {"runs": {"pieces of 1,024 KiB": [transfer()]}},
         "link_bytes": facts | {"runs": {"10 clients": [crossed()], "100 Mbit/s": [slow_link()]}},
@@ -265,6 +272,8 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     cells = " ".join(page.split())
     assert "| 0.80 (0.80–0.80) | 0.60 (0.60–0.60) | 0.40 (0.40–0.40) |" in cells  # transfer
     assert "| 1.100 (1.100–1.100) |" in cells  # bytes
+    assert "| reclaim: 10,000 machines | 10,000.0 (9,000.0–30,000.0) | 3 |" in cells
+    assert "grows with the power of 1.30" in page
     assert "| 20.0 (20.0–20.0) | 0.80 (0.80–0.80) |" in cells  # a slow link
     assert "| 25 | 1 | 5.0 (5.0–5.0) |" in cells  # sites
     assert cells.index("| 25 | 1 | 5.0 ") < cells.index("| 100 | 1 | 5.0 ")

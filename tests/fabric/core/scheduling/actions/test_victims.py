@@ -21,7 +21,7 @@ def stopped(planned: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("machines", [30, 60])
-@pytest.mark.parametrize("ages", range(4))
+@pytest.mark.parametrize("ages", [0, 30])
 def test_a_gang_of_whole_machines_stops_just_what_it_needs(machines: int, ages: int) -> None:
     """Three queues must give all that they have above quota, and no more."""
     members = machines // 10
