@@ -261,7 +261,8 @@ class ShareOf(Section):
 
     name: Name
     quota: Amount | None
-    over_quota_weight: Amount = 0.0
+    over_quota_weight: Amount | None = None
+    """By default the quota."""
     limit: Amount | None = None
     priority: int = 0
     created_order: int = 0

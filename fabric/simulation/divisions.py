@@ -42,10 +42,13 @@ def _inside(total: int, queues: Sequence[QueueClaim], unit: int) -> dict[str, in
 
 
 def _claim(queue: ShareOf, requested: float, unit: int) -> Claim:
+    weight = queue.over_quota_weight
+    if weight is None:
+        weight = queue.quota or 0.0
     return Claim(
         name=queue.name,
         quota=UNLIMITED if queue.quota is None else round(queue.quota * unit),
-        weight=Fraction(str(queue.over_quota_weight)),
+        weight=Fraction(str(weight)),
         limit=UNLIMITED if queue.limit is None else round(queue.limit * unit),
         requested=round(requested * unit),
         priority=queue.priority,
