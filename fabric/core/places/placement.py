@@ -3,9 +3,10 @@
 Ray keeps an infeasible group pending forever, so feasibility is decided here first:
 
 * equal nodes in one group are counted, which is exact for any number of nodes;
-* unequal nodes go to the first machine with room, the hardest first. If that leaves some out, a
-  depth-first search follows, which visits each set of equal alternatives once. A search without
-  budget left answers `Undecided`: a gang is never refused without proof;
+* unequal nodes go to one machine if they are packed and one has room for all, and otherwise to the
+  first machine with room, the hardest first. If that leaves some out, a depth-first search
+  follows, which visits each set of equal alternatives once. A search without budget left answers
+  `Undecided`: a gang is never refused without proof;
 * a share of a GPU comes from one GPU, and two GPUs are two whole ones, as in Ray;
 * the order of the machines in the call does not matter.
 """
@@ -132,9 +133,35 @@ def _fit_equal(
             copies = [next((id, count) for id, count in copies if count >= wanted)]
         case SchedulingPolicy.STRICT_SPREAD:
             copies = [(id, min(count, 1)) for id, count in copies]
-        case SchedulingPolicy.PACK | SchedulingPolicy.SPREAD:
-            pass
+        case SchedulingPolicy.PACK:
+            copies = _on_few(copies, wanted)
+        case SchedulingPolicy.SPREAD:
+            copies = _on_many(copies, wanted)
     return Placement(tuple(id for id, count in copies for _ in range(count))[:wanted])
+
+
+def _on_few(copies: list[tuple[MachineId, int]], wanted: int) -> list[tuple[MachineId, int]]:
+    """The first that holds all; else the roomiest, and the first that holds what is left."""
+    largest = sorted(copies, key=lambda each: -each[1])
+    for at, (_, count) in enumerate(largest):
+        if count >= wanted:
+            able = {id for id, count in largest[at:] if count >= wanted}
+            return [*largest[:at], next(each for each in copies if each[0] in able)]
+        wanted -= count
+    return largest
+
+
+def _on_many(copies: list[tuple[MachineId, int]], wanted: int) -> list[tuple[MachineId, int]]:
+    """As evenly as their room allows."""
+    has = dict.fromkeys((id for id, _ in copies), 0)
+    while wanted:
+        able = [(id, count) for id, count in copies if has[id] < count]
+        step = max(1, wanted // len(able))
+        for id, count in able:
+            more = min(step, count - has[id], wanted)
+            has[id] += more
+            wanted -= more
+    return list(has.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +239,9 @@ def _fit_unequal(
 ) -> Placement | Misfit | Undecided:
     items = _largest_first(groups)
     begin = _State(tuple(_Room.on(machine, _gpus(machine, gpus)) for machine in fleet))
-    best, finished = _first_fit(items, begin), True
+    best, finished = _first_fit(items, begin, packing=True), True
+    if best.placed < len(items):
+        best = _first_fit(items, begin)
     if best.placed < len(items):
         best, finished = _search(items, begin, best, budget)
     if best.placed == len(items):
@@ -224,13 +253,18 @@ def _fit_unequal(
     return Misfit(_why_not(groups, fleet, gpus, free), best.placed)
 
 
-def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
-    """Put each node on the first machine with room; nodes that need one machine go together."""
+def _first_fit(items: Sequence[_Item], begin: _State, *, packing: bool = False) -> _State:
+    """Put each node on the first machine with room; nodes that need one machine go together, and
+    so do those that prefer one if `packing`. Nodes that prefer machines of their own go where
+    fewest of their group are."""
     packed: dict[int, list[_Item]] = {}
     for item in items:
-        if item.policy is SchedulingPolicy.STRICT_PACK:
+        if item.policy is SchedulingPolicy.STRICT_PACK or (
+            packing and item.policy is SchedulingPolicy.PACK
+        ):
             packed.setdefault(item.group, []).append(item)
     rooms, chosen = list(begin.rooms), dict[int, int | None]()
+    mates: Counter[tuple[int, int]] = Counter()
     at: int | None = 0
     for number, item in enumerate(items):
         if item.position in chosen:
@@ -238,19 +272,25 @@ def _first_fit(items: Sequence[_Item], begin: _State) -> _State:
         if item.group in packed or not number or not item.is_twin_of(items[number - 1]):
             at = 0  # twins continue where the last one was placed, or did not fit
         together = packed.get(item.group, [item])
-        found = None if at is None else _first_room(rooms, at, together)
+        found = None
+        if at is not None and item.policy is SchedulingPolicy.SPREAD:
+            here = [mates[item.group, each] for each in range(len(rooms))]
+            found = _first_room(rooms, sorted(range(len(rooms)), key=here.__getitem__), together)
+        elif at is not None:
+            found = _first_room(rooms, range(at, len(rooms)), together)
         at = None
         if found is not None:
             at, left = found
             rooms[at] = left
+            mates[item.group, at] += 1
         chosen.update({one.position: at for one in together})
     return _State(tuple(rooms), tuple(chosen[item.position] for item in items))
 
 
 def _first_room(
-    rooms: Sequence[_Room], start: int, items: Sequence[_Item]
+    rooms: Sequence[_Room], order: Iterable[int], items: Sequence[_Item]
 ) -> tuple[int, _Room] | None:
-    for at in range(start, len(rooms)):
+    for at in order:
         left: _Room | None = rooms[at]
         for item in items:
             left = None if left is None else next(left.after(item), None)
