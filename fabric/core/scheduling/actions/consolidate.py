@@ -7,6 +7,7 @@ by one, only if every one of them finds a place, and never those of non-preempti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -29,7 +30,9 @@ def consolidate(round: Round, claim: Claim) -> str | None:
     fit = Fit(round, claim)
     if fit.part is None:
         return "members that differ are not consolidated"
-    if (round.trial.free[fit.rows].sum(axis=0) < np.array(claim.need)).any():
+    anywhere = replace(claim.workload.gang.parts[fit.part], selector=())
+    pool = round.machines.suitable(claim.pool, anywhere)
+    if (round.trial.free[pool].sum(axis=0) < np.array(claim.need)).any():
         return "less is free than it needs"
     movable = _movable(round, claim)
     machines = fit.rows.tolist()
