@@ -114,7 +114,9 @@ def type_in_words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """What a type allows, such as `a whole number of at least 1`."""
     if get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
-        return type_in_words(annotation, (*metadata, *more))
+        for each in more:
+            metadata = (*metadata, *(each.metadata if isinstance(each, FieldInfo) else [each]))
+        return type_in_words(annotation, metadata)
     for each in metadata:
         if isinstance(each, Words):
             return each.text

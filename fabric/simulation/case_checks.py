@@ -10,6 +10,7 @@ from fedpilot.common.strict_yaml.errors import Path, Problem, dotted, printable
 from fedpilot.common.strict_yaml.schema_problems import Located
 
 from ..core.scheduling.records import Rule
+from ..core.selectors import check_value
 from .case_schema import (
     CLASSES,
     Case,
@@ -25,6 +26,8 @@ from .case_schema import (
     Workload,
 )
 
+MOST_GPUS = 10_000
+"""Of one machine, since shares are counted GPU by GPU."""
 SLACK = 1e-9
 """How much a sum of fractions may exceed a capacity by rounding."""
 
@@ -50,6 +53,11 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
     )
     departments = {each.name for each in case.departments}
     pools = case.pools
+    for i, node in enumerate(case.nodes):
+        for name, amount in node.capacity.items():
+            if name.lower() == "gpu" and amount > MOST_GPUS:
+                found = f"the number {amount:.15g}"
+                yield _problem(("nodes", i, "capacity", name), found, f"at most {MOST_GPUS}")
     for i, project in enumerate(case.projects):
         if project.department is not None:
             path: Path = ("projects", i, "department")
@@ -119,6 +127,8 @@ def _workload(
             f"a list of {len(workload.running_on)}",
             f"at most `members.max`, which is {workload.members.max}",
         )
+    for label, value in workload.node_selector.items():
+        yield from _selected((*at, "node_selector", label), [value])
     offered = {name for capacity in case.capacities for name in capacity}
     for name, amount in workload.member_request.items():
         if amount:
@@ -157,6 +167,13 @@ def _over_capacity(
 
 def _shares_without_room(case: SchedulerCase) -> Iterator[Located]:
     """Running shares of a GPU that no single GPU has room for, given those before them."""
+    if not any(
+        amount % 1
+        for workload in case.workloads
+        for name, amount in workload.member_request.items()
+        if name.lower() == "gpu"
+    ):
+        return
     gpus = {
         node.name: [1.0] * int(amount) + [amount % 1] * bool(amount % 1)
         for node in case.nodes
@@ -240,6 +257,10 @@ def _virtual_cluster_case(case: VirtualClusterCase) -> Iterator[Located]:
         path: Path = ("virtual_clusters", i, "parent")
         if cluster.parent is not None:
             yield from _known(path, "virtual cluster", cluster.parent, clusters)
+        for j, fixed in enumerate(cluster.fixed_nodes):
+            for label, values in fixed.parent_selector.items():
+                at: Path = ("virtual_clusters", i, "fixed_nodes", j, "parent_selector", label)
+                yield from _selected(at, values)
         if _in_circle(cluster.id, parents):
             yield _problem(path, f'"{cluster.parent}", inside "{cluster.id}"', "no circle")
         for name, least in cluster.flex_min.items():
@@ -294,6 +315,18 @@ def _in_time(times: list[float]) -> Iterator[Located]:
             yield _problem(
                 path, f"the number {times[i]:.15g}", f"at least {times[i - 1]:.15g}, as before it"
             )
+
+
+def _selected(path: Path, values: list[str]) -> Iterator[Located]:
+    """Label values that a selector cannot ask for."""
+    if not values:
+        yield _problem(path, "an empty list", "at least one value")
+    for value in values:
+        try:
+            check_value(value)
+        except ValueError:
+            allowed = "letters, digits, '-', '_' and '.', 63 at most"
+            yield _problem(path, f'"{printable(value, 40)}"', allowed)
 
 
 def _unique(section: str, key: str, names: list[str], given: int = 0) -> Iterator[Located]:

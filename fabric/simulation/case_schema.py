@@ -8,12 +8,15 @@ from pydantic import ConfigDict, Field
 
 from fedpilot.common.strict_yaml.records import Strict
 
-Amount = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=10**15)]
+"""A petabyte at most, so that the sum over all machines can be counted."""
+Deserved = Annotated[float, Field(ge=0, le=10**18)]
+"""Of a whole pool."""
 Seconds = Annotated[float, Field(ge=0)]
 ByResource = dict[str, Amount]
-Quotas = dict[str, dict[str, Amount | None]]
+Quotas = dict[str, dict[str, Deserved | None]]
 """By pool and resource; null is unlimited."""
-Weights = dict[str, dict[str, Amount]]
+Weights = dict[str, dict[str, Deserved]]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -85,8 +88,8 @@ class Project(Department):
 class Members(Section):
     """How many members a workload has."""
 
-    min: Annotated[int, Field(ge=0)]
-    max: Annotated[int, Field(ge=1)]
+    min: Annotated[int, Field(ge=0, le=100_000)]
+    max: Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Workload(Section):
@@ -260,10 +263,10 @@ class ShareOf(Section):
     """A queue's claim on one resource."""
 
     name: Name
-    quota: Amount | None
-    over_quota_weight: Amount | None = None
+    quota: Deserved | None
+    over_quota_weight: Deserved | None = None
     """By default the quota."""
-    limit: Amount | None = None
+    limit: Deserved | None = None
     priority: int = 0
     created_order: int = 0
 
@@ -272,15 +275,15 @@ class QueueClaim(ShareOf):
     """A project's claim."""
 
     department: Name | None = None
-    requested: Amount
+    requested: Deserved
 
 
 class FairshareExpect(Section):
     """Shares that must come out; queues that are not listed are free."""
 
-    fairshare: ByResource = Field(default_factory=dict)
-    department_fairshare: ByResource = Field(default_factory=dict)
-    unassigned: Amount | None = None
+    fairshare: dict[str, Deserved] = Field(default_factory=dict)
+    department_fairshare: dict[str, Deserved] = Field(default_factory=dict)
+    unassigned: Deserved | None = None
 
 
 class FairshareCase(Case):
@@ -288,7 +291,7 @@ class FairshareCase(Case):
 
     kind: Literal["fairshare"]
     resource: Name
-    total: Amount
+    total: Deserved
     departments: list[ShareOf] = Field(default_factory=list)
     queues: list[QueueClaim]
     settings: dict[str, Any] = Field(default_factory=dict)
