@@ -273,9 +273,22 @@ def _virtual_cluster_case(case: VirtualClusterCase) -> Iterator[Located]:
                 )
     yield from _in_time([step.at_s for step in case.steps])
     tasks: set[str] = set()
+    nodes, created = {each.name for each in case.nodes}, set[str]()
     for i, step in enumerate(case.steps):
         for j, event in enumerate(step.do):
-            yield from _cluster_event(("steps", i, "do", j), event, clusters, tasks)
+            at = ("steps", i, "do", j)
+            yield from _cluster_event(at, event, clusters, tasks)
+            if event.op == "add_node" and event.node in nodes:
+                yield _problem((*at, "node"), f'"{event.node}" a second time', "each node once")
+            if event.op == "create_cluster" and event.cluster in created:
+                found = f'"{event.cluster}" a second time'
+                yield _problem((*at, "cluster"), found, "a virtual cluster that does not exist now")
+            if event.op == "add_node":
+                nodes.add(event.node or "")
+            elif event.op == "create_cluster":
+                created.add(event.cluster or "")
+            elif event.op == "end_cluster":
+                created = _without(event.cluster, created, parents)
 
 
 def _cluster_event(
@@ -298,6 +311,14 @@ def _cluster_event(
             yield _problem((*at, "node"), "it is missing", "a new name")
         if event.capacity is None:
             yield _problem((*at, "capacity"), "it is missing", "amounts by name")
+
+
+def _without(ended: str | None, created: set[str], parents: Mapping[str, str | None]) -> set[str]:
+    """The virtual clusters that are left when one ends, with all in it."""
+    gone = {ended}
+    while more := {each for each in created - gone if parents.get(each) in gone}:
+        gone |= more
+    return created - gone
 
 
 def _in_circle(start: str, parents: Mapping[str, str | None]) -> bool:

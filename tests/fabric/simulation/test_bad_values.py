@@ -1,4 +1,4 @@
-"""Amounts too large to count and labels that cannot be selected are refused where they stand."""
+"""Amounts beyond counting, labels that cannot be selected and names twice are refused in place."""
 
 from __future__ import annotations
 
@@ -88,6 +88,25 @@ def selecting(*values: str) -> dict[str, Any]:
             "text",
             id="a selector with an empty value",
         ),
+        pytest.param(
+            clusters(
+                steps=[
+                    {"at_s": 0, "do": [{"op": "add_node", "node": "m1", "capacity": {"cpu": 1}}]}
+                ]
+            ),
+            "steps[0].do[0].node",
+            "each node once",
+            id="a machine that is there already",
+        ),
+        pytest.param(
+            clusters(
+                virtual_clusters=[{"id": "v"}],
+                steps=[{"at_s": 0, "do": [{"op": "create_cluster", "cluster": "v"}] * 2}],
+            ),
+            "steps[0].do[1].cluster",
+            "does not exist now",
+            id="a virtual cluster that exists already",
+        ),
     ],
 )
 def test_it_is_refused(tmp_path: Path, case: dict[str, Any], key: str, allowed: str) -> None:
@@ -97,3 +116,15 @@ def test_it_is_refused(tmp_path: Path, case: dict[str, Any], key: str, allowed: 
         read_cases(file)
     assert f": {key}\n" in str(refused.value)
     assert allowed in str(refused.value)
+
+
+def test_a_virtual_cluster_may_be_created_again_after_it_or_its_parent_has_ended(
+    tmp_path: Path,
+) -> None:
+    create = [{"op": "create_cluster", "cluster": each} for each in ("v", "w")]
+    end = {"op": "end_cluster", "cluster": "v"}
+    specs = [{"id": "v"}, {"id": "w", "parent": "v"}]
+    file = tmp_path / "case.json"
+    steps = [{"at_s": 0, "do": [*create, end, *create]}]
+    file.write_text(json.dumps(clusters(virtual_clusters=specs, steps=steps)))
+    assert len(read_cases(file)) == 1
