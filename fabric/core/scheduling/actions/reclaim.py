@@ -18,10 +18,10 @@ First give queues over their share, then those over quota; priorities mean nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..order import furthest_over
-from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, Stop, plus, within
+from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, plus, within
 from .round import Claim, Round
 from .victims import Supply, Unit, make_room, units_of
 
@@ -183,21 +183,18 @@ class _FromOthers(Supply):
             keeps = min(keeps, quota)
         return max(0, has - keeps) if keeps < UNLIMITED else 0
 
-    def settled(self) -> str | None:
-        """Whether the claimant's branches are no fuller than those that gave (saturation)."""
+    def objection(self, gave: Iterable[QueueIndex]) -> str | None:
+        """Whether a branch of the claimant would be fuller than one that gave (saturation)."""
         more = self.trial.settings.saturation_multiplier
         queues = self.round.snapshot.queues
-        gave = {
-            self._branches[self.trial.workload(each.workload).queue][1]
-            for each in self.trial.decisions
-            if isinstance(each, Stop) and each.claimant == self.claim.workload.id
-        }
+        branches = sorted({self._branches[queue][1] for queue in gave})
         for index in self._path:
-            for other in sorted(gave):
+            for other in branches:
                 if queues[other].parent != queues[index].parent:
                     continue
                 for i, amount in enumerate(self._need):
-                    mine = _fullness(self.trial.allocated[index][i], self.round.shares[index][i])
+                    then = self.trial.allocated[index][i] + amount
+                    mine = _fullness(then, self.round.shares[index][i])
                     theirs = _fullness(self.trial.allocated[other][i], self.round.shares[other][i])
                     if amount and mine > 1 and mine * more >= theirs:
                         return f"{queues[index].name} would be fuller than {queues[other].name}"

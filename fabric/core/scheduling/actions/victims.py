@@ -17,6 +17,7 @@ Both work in the trial and leave it as they found it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -74,8 +75,8 @@ class Supply(ABC):
     def excess(self, queue: QueueIndex) -> int:
         """How much of the claimant's main resource a queue may give."""
 
-    def settled(self) -> str | None:
-        """Why the trial, in which the claimant runs, breaks a rule; None if it does not."""
+    def objection(self, gave: Iterable[QueueIndex]) -> str | None:
+        """Why the claimant may not start now that these queues have given; None if it may."""
         return None
 
 
@@ -124,9 +125,12 @@ def _run(supply: Supply, units: Sequence[Unit]) -> str | None:
     places = supply.round.place(workload, claim.lacking)
     if isinstance(places, NoRoom):
         return places.text
+    objection = supply.objection({unit.queue for unit in units})
+    if objection is not None:
+        return objection
     why = supply.round.start_reason(workload, claim.need, surplus=False)
     trial.start(workload, places, why)
-    return supply.settled()
+    return None
 
 
 def stop(supply: Supply, unit: Unit) -> Reason | None:
@@ -284,6 +288,7 @@ class _Ordered:
 def _in_order(supply: Supply, fit: Fit) -> _Ordered | None:
     """Take units until the claimant fits, then put back what it does not need, best work first."""
     taken: list[tuple[Unit, tuple[Member, ...]]] = []
+    gave: Counter[QueueIndex] = Counter()
     for unit in supply.in_order():
         workload = supply.trial.workload(unit.workload)
         positions = _positions(workload, unit)
@@ -291,8 +296,9 @@ def _in_order(supply: Supply, fit: Fit) -> _Ordered | None:
             continue
         members = tuple(workload.members[at] for at in positions)
         taken.append((unit, members))
+        gave[unit.queue] += 1
         fit.left(members)
-        if fit.holds():
+        if fit.holds() and supply.objection(gave) is None:
             break
     else:
         return None
@@ -301,7 +307,9 @@ def _in_order(supply: Supply, fit: Fit) -> _Ordered | None:
         before = supply.trial.checkpoint()
         supply.trial.put_back(supply.trial.workload(unit.workload), members)
         fit.left(members)
-        if not fit.holds():
+        gave -= Counter((unit.queue,))
+        if not fit.holds() or supply.objection(gave) is not None:
+            gave[unit.queue] += 1
             supply.trial.rollback(before)
             fit.left(members)
             kept.append(unit)
@@ -321,7 +329,9 @@ def _by_machine(supply: Supply) -> list[Unit] | None:
         supply.trial.rollback(begin)
         fit = Fit(supply.round, supply.claim)
         cleared = _all_at_once(supply, fit, _Board(supply, fit))
-    return cleared if cleared is not None and fit.holds() else None
+    if cleared is None or not fit.holds():
+        return None
+    return cleared if supply.objection({unit.queue for unit in cleared}) is None else None
 
 
 def _best_by_best(supply: Supply, fit: Fit, board: _Board) -> list[Unit] | None:
