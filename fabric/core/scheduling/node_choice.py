@@ -22,6 +22,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpilot.common.text.amounts import counted
+
 from ..records import SchedulingPolicy
 from ..selectors import matches
 from .records import Amounts, Gang, MachineIndex, Part, Strategy, plus
@@ -444,11 +446,12 @@ class _Search:
         if self.policy is SchedulingPolicy.STRICT_SPREAD:
             most = int(((self.counts > 0) & ~np.isin(self.rows, self.ours)).sum())
             return f"wanted {wanted} machines with {self.words} free, found {most}"
+        members = counted(wanted, "member")
         if self.policy is SchedulingPolicy.STRICT_PACK:
             most = int(self.counts.max(initial=0))
-            return f"wanted one machine for {wanted} members of {self.words}, found room for {most}"
+            return f"wanted one machine for {members} of {self.words}, found room for {most}"
         most = int(min(self.counts.sum(), PLENTY))
-        return f"wanted room for {wanted} members of {self.words}, found room for {most}"
+        return f"wanted room for {members} of {self.words}, found room for {most}"
 
 
 def _binpack(pool: str, request: Amounts) -> Strategy:
