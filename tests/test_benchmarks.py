@@ -273,7 +273,7 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     assert "| 0.80 (0.80–0.80) | 0.60 (0.60–0.60) | 0.40 (0.40–0.40) |" in cells  # transfer
     assert "| 1.100 (1.100–1.100) |" in cells  # bytes
     assert "| reclaim: 10,000 machines | 10,000.0 (9,000.0–30,000.0) | 3 |" in cells
-    assert "grows with the power of 1.30" in page
+    assert "*n* to the power of 1.30" in page
     assert "| 20.0 (20.0–20.0) | 0.80 (0.80–0.80) |" in cells  # a slow link
     assert "| 25 | 1 | 5.0 (5.0–5.0) |" in cells  # sites
     assert cells.index("| 25 | 1 | 5.0 ") < cells.index("| 100 | 1 | 5.0 ")

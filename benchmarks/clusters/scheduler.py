@@ -197,8 +197,9 @@ def child(name: str) -> Run:
 def text(runs: Mapping[str, list[Run]]) -> str:
     """The table that the page shows, and how reclaim grows."""
     rows = [
-        [name, spread(run["cpu_s"] for run in each).text(1, 1e3), str(len(each))]
-        for name, each in runs.items()
+        [name, spread(run["cpu_s"] for run in runs[name]).text(1, 1e3), str(len(runs[name]))]
+        for name in WORKS
+        if name in runs
     ]
     told = table(["work", "CPU, ms", "runs"], rows)
     medians = {name: statistics.median(run["cpu_s"] for run in each) for name, each in runs.items()}
