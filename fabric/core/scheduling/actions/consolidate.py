@@ -14,8 +14,8 @@ import numpy as np
 
 from ..node_choice import NoRoom
 from ..records import Amounts, MachineIndex, Reason, Rule, Workload, WorkloadId, minus
+from .fit import Fit
 from .round import Claim, Round
-from .victims import Fit
 
 Movable: TypeAlias = tuple[int, WorkloadId, int, Amounts]
 """The size of a member, its workload, its position there, and what it takes."""
