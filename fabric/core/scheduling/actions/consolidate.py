@@ -24,7 +24,7 @@ Movable: TypeAlias = tuple[int, WorkloadId, int, Amounts]
 def consolidate(round: Round, claim: Claim) -> str | None:
     """Make room for a workload by moving others; None, or why that is not possible."""
     if not claim.workload.preemptible:
-        return "non-preemptible work moves nobody"
+        return "non-preemptible work moves no other work"
     if round.refusal(claim.workload, claim.need) is not None:
         return ""
     fit = Fit(round, claim)

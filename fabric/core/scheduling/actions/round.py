@@ -137,7 +137,7 @@ class Round:
         return found
 
     def new(self, queue: QueueIndex) -> frozenset[WorkloadId]:
-        """The workloads of a queue that have started in this round; they stop for nobody in it."""
+        """The workloads of a queue that have started in this round, which does not stop them."""
         return self.once(queue, "new", lambda: self._started(queue))
 
     def _started(self, queue: QueueIndex) -> frozenset[WorkloadId]:
