@@ -72,7 +72,7 @@ def test_the_lean_loop_takes_the_same_steps(model: str) -> None:
     import torch
 
     models, workload = script("models"), script("workload")
-    small = workload.Workload(model, 10, 2, 1, 1, (12, 12))
+    small = workload.PeerWorkload(model, 10, 2, 1, 1, (12, 12))
     ends = []
     for step in (models.train, models.train_lean):
         trained = models.build_model(model)

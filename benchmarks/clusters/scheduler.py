@@ -19,16 +19,16 @@ from measuring import Run, called, measured, parser, spread, table
 from fedpilot.fabric.core.scheduling.plan import plan
 from fedpilot.fabric.core.scheduling.records import (
     UNLIMITED,
-    Gang,
+    GangPart,
+    GangSpec,
     MachineIndex,
     Member,
-    Part,
-    Plan,
-    Queue,
+    PoolQueue,
     QueueIndex,
+    SchedulingPlan,
     Settings,
-    Start,
-    Stop,
+    StartMembers,
+    StopMembers,
     Workload,
     WorkloadId,
 )
@@ -52,11 +52,11 @@ def cluster(machines: int, departments: int, quotas: list[int]) -> tuple[Facts, 
         MachineSpec(name=f"m{i:05}", pool="default", capacity=(GPUS * unit,), labels={})
         for i in range(machines)
     ]
-    queues: list[Queue] = []
+    queues: list[PoolQueue] = []
 
     def queue(name: str, quota: int, parent: QueueIndex | None, *, leaf: bool) -> None:
         queues.append(
-            Queue(
+            PoolQueue(
                 name=name,
                 pool="default",
                 parent=parent,
@@ -82,11 +82,11 @@ def cluster(machines: int, departments: int, quotas: list[int]) -> tuple[Facts, 
 def workload(
     number: int, queue: QueueIndex, *, gpus: int = 1, members: int = 1, on: int | None = None
 ) -> Workload:
-    part = Part(request=(gpus * 10_000,), least=members, most=members)
+    part = GangPart(request=(gpus * 10_000,), least=members, most=members)
     found = Workload(
         id=WorkloadId(f"w{number:06}"),
         queue=queue,
-        gang=Gang(parts=(part,)),
+        gang=GangSpec(parts=(part,)),
         priority=50,
         preemptible=True,
         submit_order=number,
@@ -94,14 +94,14 @@ def workload(
     return found if on is None else found.started((Member(0, MachineIndex(on)),), 0.0)
 
 
-def allocate(machines: int = 100, pending: int = 500) -> tuple[float, Plan]:
+def allocate(machines: int = 100, pending: int = 500) -> tuple[float, SchedulingPlan]:
     """Start pending jobs of one GPU of 4 projects in 2 departments."""
     facts, leaves = cluster(machines, 2, [machines] * 4)
     jobs = [workload(i, leaves[i % 4]) for i in range(pending)]
     return timed(facts, jobs)
 
 
-def reclaim(machines: int) -> tuple[float, Plan]:
+def reclaim(machines: int) -> tuple[float, SchedulingPlan]:
     """Reclaim for a gang, within its quota, from machines full of the jobs of three projects."""
     gang = machines // MEMBERS
     rest = (machines * GPUS - gang * GPUS) // 3
@@ -111,14 +111,16 @@ def reclaim(machines: int) -> tuple[float, Plan]:
     jobs = [workload(i, leaves[1 + i % 3], on=place) for i, place in enumerate(places)]
     jobs.append(workload(len(jobs), leaves[0], gpus=GPUS, members=gang))
     seconds, planned = timed(facts, jobs)
-    stopped = sum(len(each.positions) for each in planned.decisions if isinstance(each, Stop))
-    started = [each for each in planned.decisions if isinstance(each, Start)]
+    stopped = sum(
+        len(each.positions) for each in planned.decisions if isinstance(each, StopMembers)
+    )
+    started = [each for each in planned.decisions if isinstance(each, StartMembers)]
     if stopped != gang * GPUS or len(started) != 1:
         raise SystemExit(f"stopped {stopped} for {gang} members, started {len(started)} gangs")
     return seconds, planned
 
 
-def no_news(machines: int = 1_000, workloads: int = 15_000) -> tuple[float, Plan]:
+def no_news(machines: int = 1_000, workloads: int = 15_000) -> tuple[float, SchedulingPlan]:
     """A turn on a full cluster whose backlog cannot start; only the turn counts."""
     facts, leaves = cluster(machines, 5, [machines * GPUS // 30] * 30)
     full = machines * GPUS
@@ -167,7 +169,7 @@ def stream(workloads: int = 15_000) -> tuple[float, Any]:
     return seconds, answer["replay"]
 
 
-def timed(facts: Facts, jobs: list[Workload]) -> tuple[float, Plan]:
+def timed(facts: Facts, jobs: list[Workload]) -> tuple[float, SchedulingPlan]:
     """CPU seconds to take up the workloads, make the snapshot, and plan."""
     begin = time.process_time()
     for job in jobs:

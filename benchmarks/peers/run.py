@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measuring import Run, measured, parser, ratios, result_of, spread, steady, table, versions
-from workload import WORKLOADS, Workload
+from workload import WORKLOADS, PeerWorkload
 
 SECTION = "peers"
 PEERS = Path(__file__).resolve().parent
@@ -40,7 +40,7 @@ class Implementation:
     def installed(self) -> bool:
         return (self.bin / "python").exists()
 
-    def does(self, workload: Workload) -> bool:
+    def does(self, workload: PeerWorkload) -> bool:
         """Whether it finishes a round in a time that can be waited for."""
         return self.peer != "flower" or workload.flower_rounds > 0
 

@@ -20,7 +20,7 @@ POOL = 2_000
 
 
 @dataclass(frozen=True)
-class Workload:
+class PeerWorkload:
     """A population, what a client of it holds, and how many of it train in a round."""
 
     model: str
@@ -68,13 +68,13 @@ class Workload:
 
 SMALL, FIFTY = (12, 28), (50, 50)
 WORKLOADS = {
-    "w2": Workload("mlp", 1_000, 100, 50, 15, SMALL),
-    "w2k": Workload("mlp", 10_000, 1_000, 20, 3, SMALL),
-    "w3": Workload("mlp", 100_000, 100, 50, 3, SMALL),
-    "w3m": Workload("mlp", 1_000_000, 100, 50, 0, SMALL),
-    "w1": Workload("cnn", 1_000, 50, 5, 5, FIFTY),
-    "resnet18": Workload("resnet18", 100, 10, 3, 3, FIFTY, rate=0.02),
-    "transformer": Workload("transformer", 100, 10, 4, 4, FIFTY),
+    "w2": PeerWorkload("mlp", 1_000, 100, 50, 15, SMALL),
+    "w2k": PeerWorkload("mlp", 10_000, 1_000, 20, 3, SMALL),
+    "w3": PeerWorkload("mlp", 100_000, 100, 50, 3, SMALL),
+    "w3m": PeerWorkload("mlp", 1_000_000, 100, 50, 0, SMALL),
+    "w1": PeerWorkload("cnn", 1_000, 50, 5, 5, FIFTY),
+    "resnet18": PeerWorkload("resnet18", 100, 10, 3, 3, FIFTY, rate=0.02),
+    "transformer": PeerWorkload("transformer", 100, 10, 4, 4, FIFTY),
 }
 
 

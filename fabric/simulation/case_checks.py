@@ -14,8 +14,9 @@ from ..core.selectors import check_value
 from .case_schema import (
     CLASSES,
     Case,
+    CaseEvent,
+    CaseWorkload,
     ClusterEvent,
-    Event,
     FairshareCase,
     SchedulerCase,
     SettleCase,
@@ -23,7 +24,6 @@ from .case_schema import (
     TimelineCase,
     Used,
     VirtualClusterCase,
-    Workload,
 )
 
 MOST_GPUS = 10_000
@@ -105,7 +105,7 @@ def _usage(at: Path, spans: Sequence[Used], case: SchedulerCase) -> Iterator[Loc
 def _workload(
     case: SchedulerCase,
     at: Path,
-    workload: Workload,
+    workload: CaseWorkload,
     pools: set[str],
     used: dict[str, dict[str, float]],
 ) -> Iterator[Located]:
@@ -224,7 +224,7 @@ def _expected(
             yield from _known((*at, "placement", id, node), "node", node, nodes)
 
 
-def _event(at: Path, event: Event, ids: set[str], nodes: set[str]) -> Iterator[Located]:
+def _event(at: Path, event: CaseEvent, ids: set[str], nodes: set[str]) -> Iterator[Located]:
     if event.op in ("submit", "finish"):
         yield from _named((*at, "workload"), "workload", event.workload, ids)
     else:

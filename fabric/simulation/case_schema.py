@@ -20,13 +20,13 @@ Weights = dict[str, dict[str, Deserved]]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Section(Strict):
+class CaseSection(Strict):
     """Built when it is first used, since a file seldom has cases of all kinds."""
 
     model_config = ConfigDict(defer_build=True)
 
 
-class Node(Section):
+class Node(CaseSection):
     """A machine."""
 
     name: Name
@@ -35,7 +35,7 @@ class Node(Section):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class Shape(Section):
+class Shape(CaseSection):
     """Schema 2: machines that are not there yet and may come."""
 
     pool: Name = "default"
@@ -45,7 +45,7 @@ class Shape(Section):
     """How many; by default any number."""
 
 
-class PriorityClass(Section):
+class PriorityClass(CaseSection):
     """Schema 2: a priority class beside those of seed 003."""
 
     name: Name
@@ -54,7 +54,7 @@ class PriorityClass(Section):
     """By default whether its priority is below 100."""
 
 
-class Used(Section):
+class Used(CaseSection):
     """Schema 2: what a queue held for a while, before the case begins."""
 
     pool: Name = "default"
@@ -63,7 +63,7 @@ class Used(Section):
     amounts: ByResource
 
 
-class Department(Section):
+class Department(CaseSection):
     """A department, whose surplus weight is its quota unless it says otherwise."""
 
     name: Name
@@ -85,14 +85,14 @@ class Project(Department):
     """False protects the minimums of its workloads from other queues, not their surplus."""
 
 
-class Members(Section):
+class MemberCounts(CaseSection):
     """How many members a workload has."""
 
     min: Annotated[int, Field(ge=0, le=100_000)]
     max: Annotated[int, Field(ge=1, le=100_000)]
 
 
-class Workload(Section):
+class CaseWorkload(CaseSection):
     """A gang in a project."""
 
     id: Name
@@ -102,7 +102,7 @@ class Workload(Section):
     """By default that of its class."""
     preemptible: bool | None = None
     """By default what its class says, or whether its priority is below 100."""
-    members: Members = Members(min=1, max=1)
+    members: MemberCounts = MemberCounts(min=1, max=1)
     member_request: ByResource
     submit_order: float | None = None
     """By default its position in the list."""
@@ -126,14 +126,14 @@ class Workload(Section):
     """How long its minimum runs until it ends; by default for ever."""
 
 
-class PlacementSettings(Section):
+class PlacementSettings(CaseSection):
     """A strategy for each kind of work."""
 
     gpu: Literal["binpack", "spread"] = "binpack"
     cpu: Literal["binpack", "spread"] = "binpack"
 
 
-class SchedulerSettings(Section):
+class SchedulerSettings(CaseSection):
     """What an admin chooses."""
 
     placement: PlacementSettings = PlacementSettings()
@@ -157,7 +157,7 @@ class SchedulerSettings(Section):
     """Schema 2."""
 
 
-class RunningTotal(Section):
+class RunningTotal(CaseSection):
     """How many members some workloads have together."""
 
     workloads: list[Name]
@@ -167,7 +167,7 @@ class RunningTotal(Section):
 Counts = dict[str, Annotated[int, Field(ge=0)]]
 
 
-class SettleExpect(Section):
+class SettleExpect(CaseSection):
     """What must be true once the case has settled."""
 
     running: Counts = Field(default_factory=dict)
@@ -184,7 +184,7 @@ class SettleExpect(Section):
     """Schema 2: by project, pool and resource."""
 
 
-class Case(Section):
+class Case(CaseSection):
     """What all kinds have."""
 
     id: Name
@@ -205,7 +205,7 @@ class SchedulerCase(Case):
     """Schema 2."""
     departments: list[Department] = Field(default_factory=list)
     projects: list[Project]
-    workloads: list[Workload] = Field(default_factory=list)
+    workloads: list[CaseWorkload] = Field(default_factory=list)
     settings: SchedulerSettings = SchedulerSettings()
 
     @property
@@ -232,7 +232,7 @@ class SettleCase(SchedulerCase):
     expect: SettleExpect | None = None
 
 
-class Event(Section):
+class CaseEvent(CaseSection):
     """What happens at a step."""
 
     op: Literal["submit", "finish", "node_lost", "node_back"]
@@ -240,11 +240,11 @@ class Event(Section):
     node: Name | None = None
 
 
-class Step(Section):
+class CaseStep(CaseSection):
     """What happens at a time, and what must be true once it has settled."""
 
     at_s: float
-    do: list[Event] = Field(default_factory=list)
+    do: list[CaseEvent] = Field(default_factory=list)
     expect: SettleExpect | None = None
 
 
@@ -252,14 +252,14 @@ class TimelineCase(SchedulerCase):
     """Situations one after another."""
 
     kind: Literal["timeline"]
-    steps: list[Step]
+    steps: list[CaseStep]
 
     @property
     def begins_s(self) -> float:
         return self.steps[0].at_s if self.steps else 0.0
 
 
-class ShareOf(Section):
+class ShareOf(CaseSection):
     """A queue's claim on one resource."""
 
     name: Name
@@ -278,7 +278,7 @@ class QueueClaim(ShareOf):
     requested: Deserved
 
 
-class FairshareExpect(Section):
+class FairshareExpect(CaseSection):
     """Shares that must come out; queues that are not listed are free."""
 
     fairshare: dict[str, Deserved] = Field(default_factory=dict)
@@ -298,7 +298,7 @@ class FairshareCase(Case):
     expect: FairshareExpect | None = None
 
 
-class PhysicalNode(Section):
+class PhysicalNode(CaseSection):
     """A machine without a pool."""
 
     name: Name
@@ -307,14 +307,14 @@ class PhysicalNode(Section):
     pool: str = "default"
 
 
-class FixedNode(Section):
+class FixedNode(CaseSection):
     """A fixed-size node."""
 
     resources: ByResource
     parent_selector: dict[str, list[Name]] = Field(default_factory=dict)
 
 
-class VirtualClusterSpec(Section):
+class VirtualClusterSpec(CaseSection):
     """A virtual cluster to create."""
 
     id: Name
@@ -325,7 +325,7 @@ class VirtualClusterSpec(Section):
     flex_max: ByResource = Field(default_factory=dict)
 
 
-class ClusterEvent(Section):
+class ClusterEvent(CaseSection):
     """What happens to virtual clusters at a step."""
 
     op: Literal["create_cluster", "end_cluster", "submit_task", "finish_task", "add_node"]
@@ -337,7 +337,7 @@ class ClusterEvent(Section):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class ClusterExpect(Section):
+class ClusterExpect(CaseSection):
     """What must be true after a step; what is not listed is free."""
 
     cluster_state: dict[str, Literal["running", "queued"]] = Field(default_factory=dict)
@@ -353,7 +353,7 @@ class ClusterExpect(Section):
     root_unmet_demand: ByResource | None = None
 
 
-class ClusterStep(Section):
+class ClusterStep(CaseSection):
     """What happens at a time."""
 
     at_s: float
@@ -361,7 +361,7 @@ class ClusterStep(Section):
     expect: ClusterExpect | None = None
 
 
-class ClusterSettings(Section):
+class ClusterSettings(CaseSection):
     """What holds for the whole case."""
 
     lease_s: Seconds | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from ..core.scheduling.fairshare import Claim, divide
+from ..core.scheduling.fairshare import ShareClaim, divide
 from ..core.scheduling.records import UNLIMITED
 from ..core.scheduling.snapshot import Scale
 from .case_schema import FairshareCase, QueueClaim, ShareOf
@@ -41,11 +41,11 @@ def _inside(total: int, queues: Sequence[QueueClaim], unit: int) -> dict[str, in
     return dict(zip((each.name for each in queues), shares, strict=True))
 
 
-def _claim(queue: ShareOf, requested: float, unit: int) -> Claim:
+def _claim(queue: ShareOf, requested: float, unit: int) -> ShareClaim:
     weight = queue.over_quota_weight
     if weight is None:
         weight = queue.quota or 0.0
-    return Claim(
+    return ShareClaim(
         name=queue.name,
         quota=UNLIMITED if queue.quota is None else round(queue.quota * unit),
         weight=Fraction(str(weight)),

@@ -11,16 +11,16 @@ from ..core.scheduling.fairshare import capacity_by_pool
 from ..core.scheduling.records import (
     UNLIMITED,
     Amounts,
-    Gang,
+    GangPart,
+    GangSpec,
     MachineIndex,
     Member,
-    Part,
-    Placement,
-    Queue,
+    PoolQueue,
+    PoolStrategies,
     QueueIndex,
     Settings,
     Strategy,
-    Workload as CoreWorkload,
+    Workload,
     WorkloadId,
 )
 from ..core.scheduling.snapshot import Facts, MachineShape, MachineSpec, Scale
@@ -29,10 +29,10 @@ from ..core.selectors import In
 from .case_schema import (
     CLASSES,
     NON_PREEMPTIBLE_FROM,
+    CaseWorkload,
     Department,
     Project,
     SchedulerCase,
-    Workload,
 )
 
 
@@ -78,7 +78,7 @@ class CaseFacts:
         self._classes = {each.name: each for each in case.classes}
         self._machine = {name: MachineIndex(i) for i, name in enumerate(self.facts.fleet.names)}
         self._order = {each.id: i for i, each in enumerate(case.workloads)}
-        self._gangs: dict[Gang, Gang] = {}
+        self._gangs: dict[GangSpec, GangSpec] = {}
 
     def until(self, now: float) -> None:
         """Let time pass: what the queues hold is used."""
@@ -94,13 +94,13 @@ class CaseFacts:
             ]
         )
 
-    def submit(self, workload: Workload, now: float) -> None:
+    def submit(self, workload: CaseWorkload, now: float) -> None:
         """Add a workload, with the members that run already."""
         self.facts.add(self._workload(workload, now))
 
-    def _workload(self, workload: Workload, now: float) -> CoreWorkload:
+    def _workload(self, workload: CaseWorkload, now: float) -> Workload:
         flexible = workload.flexible
-        part = Part(
+        part = GangPart(
             request=self.scale.amounts(workload.member_request),
             least=workload.members.min,
             most=workload.members.max,
@@ -108,10 +108,10 @@ class CaseFacts:
             selector=tuple((k, In(v)) for k, v in sorted(workload.node_selector.items())),
         )
         policy = None if workload.policy is None else SchedulingPolicy(workload.policy.upper())
-        gang = Gang(parts=(part,), policies=(policy,))
+        gang = GangSpec(parts=(part,), policies=(policy,))
         priority, preemptible = self._class(workload)
         order = workload.submit_order
-        found = CoreWorkload(
+        found = Workload(
             id=WorkloadId(workload.id),
             queue=self._leaf[workload.project, workload.pool],
             gang=self._gangs.setdefault(gang, gang),
@@ -126,7 +126,7 @@ class CaseFacts:
         since = now if workload.started_s is None else workload.started_s
         return found.started(members, since)
 
-    def _class(self, workload: Workload) -> tuple[int, bool]:
+    def _class(self, workload: CaseWorkload) -> tuple[int, bool]:
         """Its priority and whether it is preemptible: what it says itself, or its class."""
         name = workload.class_ or "train"
         own = self._classes.get(name)
@@ -163,7 +163,7 @@ def settings_of(case: SchedulerCase) -> Settings:
     placement = {}
     for pool in case.pools:
         chosen = case.settings.pool_placement.get(pool, case.settings.placement)
-        placement[pool] = Placement(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
+        placement[pool] = PoolStrategies(gpu=Strategy(chosen.gpu), cpu=Strategy(chosen.cpu))
     return Settings(
         placement=placement,
         usage_effect=case.settings.usage_effect,
@@ -176,9 +176,9 @@ def settings_of(case: SchedulerCase) -> Settings:
     )
 
 
-def _queues(case: SchedulerCase, scale: Scale) -> tuple[Queue, ...]:
+def _queues(case: SchedulerCase, scale: Scale) -> tuple[PoolQueue, ...]:
     """A queue for each department and project in each pool, departments first."""
-    queues: list[Queue] = []
+    queues: list[PoolQueue] = []
     for pool in sorted(case.pools):
         at: dict[str, QueueIndex] = {}
         rationed = _rationed(case.departments, pool, scale)
@@ -211,7 +211,7 @@ def _queue(
     rationed: tuple[bool, ...],
     created: int,
     parent: QueueIndex | None,
-) -> Queue:
+) -> PoolQueue:
     quota = _amounts(scale, source.quota.get(pool, {}), 0)
     quota = tuple(
         amount if some else UNLIMITED for amount, some in zip(quota, rationed, strict=True)
@@ -221,7 +221,7 @@ def _queue(
         Fraction(str(given[name])) if name in given else _as_weight(amount, unit)
         for name, amount, unit in zip(scale.names, quota, scale.units, strict=True)
     )
-    return Queue(
+    return PoolQueue(
         name=source.name,
         pool=pool,
         parent=parent,

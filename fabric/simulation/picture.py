@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from ..core.scheduling.records import UNLIMITED, QueueIndex
-from .replay import Replay
+from .replay import VirtualReplay
 
 COLUMNS = 3
 WIDTH, HEIGHT = 4.0, 2.4
@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 4.0, 2.4
 HAS, SHARE, QUOTA = "#4c78a8", "#f58518", "#54a24b"
 
 
-def draw(replay: Replay, title: str, file: Path) -> None:
+def draw(replay: VirtualReplay, title: str, file: Path) -> None:
     """A PNG with a plot per project and pool, of the first resource that is rationed there."""
     from matplotlib.figure import Figure
 

@@ -16,9 +16,17 @@ from typing import Any
 
 from ..core.scheduling.fairshare import capacity_by_pool
 from ..core.scheduling.plan import plan
-from ..core.scheduling.records import UNLIMITED, Decision, Move, Plan, Start, Stop, WorkloadId
-from ..core.scheduling.snapshot import Snapshot
-from .case_schema import SettleCase, Workload
+from ..core.scheduling.records import (
+    UNLIMITED,
+    Decision,
+    MoveMember,
+    SchedulingPlan,
+    StartMembers,
+    StopMembers,
+    WorkloadId,
+)
+from ..core.scheduling.snapshot import SchedulingSnapshot
+from .case_schema import CaseWorkload, SettleCase
 from .facts import CaseFacts, settings_of
 
 
@@ -33,7 +41,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Replay:
+class VirtualReplay:
     """Everything that happened."""
 
     facts: CaseFacts
@@ -43,7 +51,7 @@ class Replay:
     """From arrival to the first start, by workload."""
     finished: dict[str, float] = field(default_factory=dict)
     ends_s: float = 0.0
-    last: Plan | None = None
+    last: SchedulingPlan | None = None
 
 
 def is_replay(case: SettleCase) -> bool:
@@ -51,7 +59,7 @@ def is_replay(case: SettleCase) -> bool:
     return any(each.arrives_s is not None or each.runs_s is not None for each in case.workloads)
 
 
-def replayed(case: SettleCase) -> Replay:
+def replayed(case: SettleCase) -> VirtualReplay:
     """Play a case until nothing happens any more."""
     clock = _Clock(case)
     while (now := clock.next()) is not None:
@@ -77,7 +85,7 @@ class _Clock:
             for value in (queue.min_runtime_before_preempt_s, queue.min_runtime_before_reclaim_s)
         )
         self.now = 0.0
-        self.done = Replay(self._facts)
+        self.done = VirtualReplay(self._facts)
 
     def next(self) -> float | None:
         """When the next round takes place; None if nothing will happen any more."""
@@ -111,7 +119,7 @@ class _Clock:
         for decision in planned.decisions:
             self._facts.facts.apply(decision, now)
             self.done.decisions.append((now, decision))
-            if isinstance(decision, Start):
+            if isinstance(decision, StartMembers):
                 self._began(decision.workload, now)
         self._sample(now, planned)
         self._again = now + self._period if planned.decisions else self._next_deadline(snapshot)
@@ -129,7 +137,7 @@ class _Clock:
         if runs is not None and (anew or workload.started_s == now):
             heappush(self._ends, (workload.started_s + runs, id, workload.started_s))
 
-    def _next_deadline(self, snapshot: Snapshot) -> float | None:
+    def _next_deadline(self, snapshot: SchedulingSnapshot) -> float | None:
         """When time alone will allow something: a grace or a minimum runtime is then over."""
         grace = self._settings.stale_gang_grace_s
         found = []
@@ -150,23 +158,23 @@ class _Clock:
             )
             queue = found.parent
 
-    def _sample(self, now: float, planned: Plan) -> None:
+    def _sample(self, now: float, planned: SchedulingPlan) -> None:
         allocated = self._facts.facts.allocated()
         self.done.samples.append(Sample(now, allocated, planned.fairshare))
 
 
-def _arrives(workload: Workload) -> float:
+def _arrives(workload: CaseWorkload) -> float:
     return workload.arrives_s or 0.0
 
 
-def summary(case: SettleCase, done: Replay) -> dict[str, Any]:
+def summary(case: SettleCase, done: VirtualReplay) -> dict[str, Any]:
     """Utilisation, and by project waits, stops and what it lacked of its share."""
     facts, scale = done.facts, done.facts.scale
     stops = dict.fromkeys((each.id for each in case.workloads), 0)
     for _, decision in done.decisions:
-        if isinstance(decision, Stop):
+        if isinstance(decision, StopMembers):
             stops[decision.workload] += len(decision.positions)
-        elif isinstance(decision, Move):
+        elif isinstance(decision, MoveMember):
             stops[decision.workload] += 1
     mean = _means(done)
     capacity = capacity_by_pool(facts.facts.snapshot())
@@ -210,7 +218,7 @@ class _Means:
     """How much less than its fair share a queue had."""
 
 
-def _means(done: Replay) -> _Means:
+def _means(done: VirtualReplay) -> _Means:
     width = len(done.facts.scale.names)
     allocated = [[0.0] * width for _ in done.facts.queues]
     lacking = [[0.0] * width for _ in done.facts.queues]

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.scheduling.plan import plan
-from ..core.scheduling.records import UNLIMITED, Decision, Move, Plan, Start, Stop, WorkloadId
-from ..core.scheduling.snapshot import Snapshot
+from ..core.scheduling.records import (
+    UNLIMITED,
+    Decision,
+    MoveMember,
+    SchedulingPlan,
+    StartMembers,
+    StopMembers,
+    WorkloadId,
+)
+from ..core.scheduling.snapshot import SchedulingSnapshot
 from .case_schema import SettleCase, TimelineCase
 from .facts import CaseFacts, settings_of
 from .replay import replayed, summary
@@ -17,19 +25,19 @@ from .replay import replayed, summary
 MOST_ROUNDS = 100
 """After so many rounds a case counts as one that never settles; every known one takes a few."""
 
-Observer = Callable[[Snapshot, Plan], None]
+Observer = Callable[[SchedulingSnapshot, SchedulingPlan], None]
 """Called with what each round saw and decided."""
 
 
 @dataclass(slots=True)
-class Settled:
+class Settlement:
     """What happened until a case settled."""
 
     rounds: int = 0
     """The rounds that changed something."""
     settled: bool = True
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
-    last: Plan | None = None
+    last: SchedulingPlan | None = None
 
 
 def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, Any]:
@@ -46,7 +54,7 @@ def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, 
 def replay_case(case: SettleCase) -> dict[str, Any]:
     """Replay a case in virtual time; the situation in the answer is the one at the end."""
     played = replayed(case)
-    done = Settled(decisions=played.decisions, last=played.last)
+    done = Settlement(decisions=played.decisions, last=played.last)
     done.rounds = len({at for at, _ in played.decisions})
     before = CaseFacts(case)
     for workload in case.workloads:
@@ -83,10 +91,10 @@ def settle(
     case: SettleCase | TimelineCase,
     now: float,
     observe: Observer | None = None,
-) -> Settled:
+) -> Settlement:
     """Plan and apply until a plan decides nothing."""
     settings = settings_of(case)
-    done = Settled()
+    done = Settlement()
     while True:
         snapshot = facts.facts.snapshot()
         done.last = plan(snapshot, now, settings)
@@ -106,8 +114,8 @@ def settle(
 def _answer(
     case: SettleCase | TimelineCase,
     facts: CaseFacts,
-    before: Snapshot,
-    done: Settled,
+    before: SchedulingSnapshot,
+    done: Settlement,
     when: str = "round",
 ) -> dict[str, Any]:
     names = facts.facts.fleet.names
@@ -140,37 +148,37 @@ def _answer(
     return answer
 
 
-def _disturbed(before: Snapshot, done: Settled) -> list[str]:
+def _disturbed(before: SchedulingSnapshot, done: Settlement) -> list[str]:
     """The workloads of which a member that ran at first was stopped or moved."""
     first = {id: [True] * len(each.members) for id, each in before.workloads.items()}
     found = set()
     for _, decision in done.decisions:
         old = first[decision.workload]
         match decision:
-            case Start():
+            case StartMembers():
                 old.extend([False] * len(decision.members))
-            case Stop():
+            case StopMembers():
                 gone = set(decision.positions)
                 if any(old[at] for at in gone):
                     found.add(decision.workload)
                 first[decision.workload] = [x for at, x in enumerate(old) if at not in gone]
-            case Move():
+            case MoveMember():
                 if old[decision.position]:
                     found.add(decision.workload)
     return sorted(found)
 
 
-def _stopped(case: SettleCase | TimelineCase, done: Settled) -> dict[str, int]:
+def _stopped(case: SettleCase | TimelineCase, done: Settlement) -> dict[str, int]:
     counts = {each.id: 0 for each in case.workloads}
     for _, decision in done.decisions:
-        if isinstance(decision, Stop):
+        if isinstance(decision, StopMembers):
             counts[decision.workload] += len(decision.positions)
-        elif isinstance(decision, Move):
+        elif isinstance(decision, MoveMember):
             counts[decision.workload] += 1
     return counts
 
 
-def _shares(facts: CaseFacts, last: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+def _shares(facts: CaseFacts, last: SchedulingPlan) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fair share by project and by department, each by pool and resource."""
     projects: dict[str, Any] = {}
     departments: dict[str, Any] = {}
@@ -189,12 +197,12 @@ def _shares(facts: CaseFacts, last: Plan) -> tuple[dict[str, Any], dict[str, Any
 def _decision(names: tuple[str, ...], decision: Decision) -> dict[str, Any]:
     told: dict[str, Any] = {"workload": decision.workload}
     match decision:
-        case Start():
+        case StartMembers():
             told |= {"action": "start", "nodes": [names[m.machine] for m in decision.members]}
-        case Stop():
+        case StopMembers():
             told |= {"action": "stop", "nodes": [names[m.machine] for m in decision.members]}
             told["claimant"] = decision.claimant
-        case Move():
+        case MoveMember():
             told |= {"action": "move", "from": names[decision.source.machine]}
             told |= {"nodes": [names[decision.target.machine]], "claimant": decision.claimant}
     told["reason"] = {"rule": str(decision.reason.rule), "text": decision.reason.text}

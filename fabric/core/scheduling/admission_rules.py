@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .records import Amounts, Queue, QueueIndex, Reason, Rule
+from .records import Amounts, PoolQueue, QueueIndex, Reason, Rule
 from .snapshot import Scale
 
 
 def refusal(
-    queues: Sequence[Queue],
+    queues: Sequence[PoolQueue],
     path: Sequence[QueueIndex],
     allocated: Sequence[Sequence[int]],
     guaranteed: Sequence[Sequence[int]],
@@ -44,6 +44,6 @@ def _beyond(has: Sequence[int], need: Amounts, most: Amounts) -> int | None:
     return None
 
 
-def _words(queue: Queue, what: str, most: Amounts, resource: int, scale: Scale) -> str:
+def _words(queue: PoolQueue, what: str, most: Amounts, resource: int, scale: Scale) -> str:
     name, unit = scale.names[resource], scale.units[resource]
     return f"{queue.name} would exceed its {what} of {most[resource] / unit:.15g} {name}"

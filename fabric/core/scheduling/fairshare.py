@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .records import UNLIMITED, Amounts, Queue, QueueIndex, Settings
-from .snapshot import Kind, Snapshot
+from .records import UNLIMITED, Amounts, PoolQueue, QueueIndex, Settings
+from .snapshot import Kind, SchedulingSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ShareClaim:
     """What one queue may ask of one resource."""
 
     name: str
@@ -43,7 +43,7 @@ class Claim:
 
 
 def divide(
-    total: int, claims: Sequence[Claim], unit: int = 1, usage_effect: float = 0.0
+    total: int, claims: Sequence[ShareClaim], unit: int = 1, usage_effect: float = 0.0
 ) -> tuple[list[int], int]:
     """The share of each claim, and what stays unassigned; `unit` is one whole device."""
     shares = [
@@ -77,7 +77,7 @@ def divide(
 def _fill(
     open_: list[int],
     rest: int,
-    claims: Sequence[Claim],
+    claims: Sequence[ShareClaim],
     weights: Sequence[Fraction],
     shares: list[int],
     remainders: dict[int, Fraction],
@@ -105,7 +105,7 @@ def _fill(
     return taken
 
 
-def _weights(claims: Sequence[Claim], effect: float) -> list[Fraction]:
+def _weights(claims: Sequence[ShareClaim], effect: float) -> list[Fraction]:
     """The weights, moved towards queues that used less than their part lately."""
     weights = [claim.weight for claim in claims]
     total = sum(weights)
@@ -119,7 +119,7 @@ def _weights(claims: Sequence[Claim], effect: float) -> list[Fraction]:
     ]
 
 
-def requested(snapshot: Snapshot, could_run: dict[Kind, bool]) -> list[list[int]]:
+def requested(snapshot: SchedulingSnapshot, could_run: dict[Kind, bool]) -> list[list[int]]:
     """What each queue holds and waits for, with all below it; impossible requests do not count."""
     width = len(snapshot.scale.names)
     asked = [[0] * width for _ in snapshot.queues]
@@ -142,7 +142,7 @@ def requested(snapshot: Snapshot, could_run: dict[Kind, bool]) -> list[list[int]
 
 
 def shares_of(
-    snapshot: Snapshot, asked: Sequence[Sequence[int]], settings: Settings
+    snapshot: SchedulingSnapshot, asked: Sequence[Sequence[int]], settings: Settings
 ) -> tuple[Amounts, ...]:
     """The fair share of every queue; `UNLIMITED` where nothing is rationed."""
     shares = [[UNLIMITED] * len(snapshot.scale.names) for _ in snapshot.queues]
@@ -164,8 +164,8 @@ def shares_of(
     return tuple(map(tuple, shares))
 
 
-def _claim(queue: Queue, resource: int, asked: int) -> Claim:
-    return Claim(
+def _claim(queue: PoolQueue, resource: int, asked: int) -> ShareClaim:
+    return ShareClaim(
         name=queue.name,
         quota=queue.quota[resource],
         weight=queue.weight[resource],
@@ -177,7 +177,7 @@ def _claim(queue: Queue, resource: int, asked: int) -> Claim:
     )
 
 
-def capacity_by_pool(snapshot: Snapshot) -> dict[str, Amounts]:
+def capacity_by_pool(snapshot: SchedulingSnapshot) -> dict[str, Amounts]:
     """What the ready machines of each pool have together."""
     rows: dict[str, list[int]] = {}
     for index, pool in enumerate(snapshot.fleet.pools):

@@ -26,8 +26,8 @@ from fedpilot.common.text.amounts import counted
 
 from ..records import SchedulingPolicy
 from ..selectors import matches
-from .records import Amounts, Gang, MachineIndex, Part, Strategy, plus
-from .snapshot import Array, Snapshot, whole_devices
+from .records import Amounts, GangPart, GangSpec, MachineIndex, Strategy, plus
+from .snapshot import Array, SchedulingSnapshot, whole_devices
 
 PLENTY = 1 << 40
 """More members than any machine holds, for those that ask for nothing."""
@@ -46,7 +46,7 @@ WITH_GPUS = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoPlaces:
     """A gang has no places."""
 
     text: str
@@ -67,15 +67,15 @@ class Machines:
     """Where members of a snapshot's gangs may go, closed machines apart; remembers which machines
     suit which part."""
 
-    def __init__(self, snapshot: Snapshot, closed: frozenset[int] = frozenset()) -> None:
+    def __init__(self, snapshot: SchedulingSnapshot, closed: frozenset[int] = frozenset()) -> None:
         self._snapshot, self._closed = snapshot, closed
         self._suitable: dict[tuple[str, tuple[object, ...]], NDArray[np.intp]] = {}
-        self._could_run: dict[tuple[str, Gang], bool] = {}
+        self._could_run: dict[tuple[str, GangSpec], bool] = {}
         self._rankings: dict[tuple[str, Amounts, tuple[object, ...]], _Ranking] = {}
         self._gpu, self._cpu = snapshot.scale.gpu, snapshot.scale.cpu
         self._unit = 1 if self._gpu is None else snapshot.scale.units[self._gpu]
 
-    def suitable(self, pool: str, part: Part) -> NDArray[np.intp]:
+    def suitable(self, pool: str, part: GangPart) -> NDArray[np.intp]:
         """The ready machines of a pool with the labels that a part selects, in order."""
         key = (pool, part.selector)
         found = self._suitable.get(key)
@@ -111,7 +111,7 @@ class Machines:
         return np.maximum(counts, 0)
 
     def fullest(
-        self, pool: str, part: Part, free: Array, devices: Array | None, changes: Sequence[int]
+        self, pool: str, part: GangPart, free: Array, devices: Array | None, changes: Sequence[int]
     ) -> MachineIndex | None:
         """The machine that bin-packing gives a lone member, as `choose` would; `changes` lists the
         machines that have changed, in turn."""
@@ -137,7 +137,7 @@ class Machines:
         return None if known.ranks[at] == FULL else MachineIndex(int(known.rows[at]))
 
     def _ranking(
-        self, pool: str, part: Part, free: Array, devices: Array | None, seen: int
+        self, pool: str, part: GangPart, free: Array, devices: Array | None, seen: int
     ) -> _Ranking:
         rows = self.suitable(pool, part)
         ranks = free[rows, self.kind(part.request)].copy()
@@ -149,7 +149,7 @@ class Machines:
     def _needs_gpus(self, request: Amounts) -> bool:
         return self._gpu is not None and request[self._gpu] > 0
 
-    def could_run(self, pool: str, gang: Gang) -> bool:
+    def could_run(self, pool: str, gang: GangSpec) -> bool:
         """Whether the minimum of a gang has places if all machines are empty."""
         key = (pool, gang)
         known = self._could_run.get(key)
@@ -162,7 +162,7 @@ class Machines:
             found = self.choose(
                 pool, gang, first, (), free=fleet.capacity, devices=devices, strategy=_binpack
             )
-            known = self._could_run[key] = not isinstance(found, NoRoom)
+            known = self._could_run[key] = not isinstance(found, NoPlaces)
         return known
 
     def kind(self, request: Amounts) -> int:
@@ -176,14 +176,14 @@ class Machines:
     def choose(
         self,
         pool: str,
-        gang: Gang,
+        gang: GangSpec,
         lacking: Sequence[int],
         held: Sequence[tuple[int, MachineIndex]],
         *,
         free: Array,
         devices: Array | None,
         strategy: StrategyOf,
-    ) -> Placed | NoRoom:
+    ) -> Placed | NoPlaces:
         """Places for these many members of each part; `held` are those that run already."""
         groups = sorted({part.group for part, n in zip(gang.parts, lacking, strict=True) if n})
         if len(groups) == 1 and sum(n > 0 for n in lacking) == 1:
@@ -197,7 +197,7 @@ class Machines:
             found = self._place_group(
                 pool, gang, numbers, lacking, (*held, *placed), free, devices, strategy
             )
-            if isinstance(found, NoRoom):
+            if isinstance(found, NoPlaces):
                 return found
             placed += found
         return placed
@@ -205,14 +205,14 @@ class Machines:
     def _place_group(
         self,
         pool: str,
-        gang: Gang,
+        gang: GangSpec,
         numbers: list[int],
         lacking: Sequence[int],
         held: Sequence[tuple[int, MachineIndex]],
         free: Array,
         devices: Array | None,
         strategy: StrategyOf,
-    ) -> Placed | NoRoom:
+    ) -> Placed | NoPlaces:
         """Places for members that differ, under one policy; takes them from `free`, `devices`."""
         policy = gang.policies[gang.parts[numbers[0]].group]
         size = {i: self._size(gang.parts[i].request) for i in numbers}
@@ -220,12 +220,12 @@ class Machines:
         if policy in (SchedulingPolicy.PACK, SchedulingPolicy.STRICT_PACK):
             one = self._one_machine(pool, gang, numbers, lacking, held, free, devices)
             if one is not None or policy is SchedulingPolicy.STRICT_PACK:
-                return one or NoRoom("no machine has room for all members together")
+                return one or NoPlaces("no machine has room for all members together")
         placed: Placed = []
         for i in numbers:
             search = self._search(pool, gang, i, (*held, *placed), free, devices, strategy)
             found = search.places(lacking[i])
-            if isinstance(found, NoRoom):
+            if isinstance(found, NoPlaces):
                 return found
             for _, machine in found:
                 self._take(gang.parts[i].request, machine, free, devices)
@@ -235,7 +235,7 @@ class Machines:
     def _one_machine(
         self,
         pool: str,
-        gang: Gang,
+        gang: GangSpec,
         numbers: list[int],
         lacking: Sequence[int],
         held: Sequence[tuple[int, MachineIndex]],
@@ -294,7 +294,7 @@ class Machines:
     def _search(
         self,
         pool: str,
-        gang: Gang,
+        gang: GangSpec,
         number: int,
         held: Sequence[tuple[int, MachineIndex]],
         free: Array,
@@ -343,7 +343,7 @@ class _Search:
     """The machines of the gang's members that run already."""
     words: str
 
-    def places(self, wanted: int) -> Placed | NoRoom:
+    def places(self, wanted: int) -> Placed | NoPlaces:
         match self.policy:
             case SchedulingPolicy.STRICT_PACK:
                 found = self._together(wanted)
@@ -359,7 +359,7 @@ class _Search:
             case None:
                 found = self._fill(wanted, self._fullest_first())
         if found is None:
-            return NoRoom(self._why(wanted))
+            return NoPlaces(self._why(wanted))
         return [(self.number, MachineIndex(i)) for i in self.rows[found].tolist()]
 
     def _fullest_first(self) -> NDArray[np.intp]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from .records import UNLIMITED, Amounts, Queue, QueueIndex, WorkloadId
+from .records import UNLIMITED, Amounts, PoolQueue, QueueIndex, WorkloadId
 from .snapshot import Kind, Line
 
 QueueKey: TypeAlias = tuple[bool, bool, int, bool, float, float, float, int, str]
@@ -59,7 +59,7 @@ def place_in_line(kind: Kind, line: Line) -> Place:
     return surplus, -kind.priority, above, *line
 
 
-def entitlement(queue: Queue, share: Amounts) -> Amounts:
+def entitlement(queue: PoolQueue, share: Amounts) -> Amounts:
     """What a queue may keep: the larger of quota and share, within its limit."""
     return tuple(
         min(limit, max(quota, part))
@@ -79,7 +79,7 @@ def dominant_share(
 
 
 def queue_key(
-    queue: Queue,
+    queue: PoolQueue,
     share: Amounts,
     entitled: Amounts,
     allocated: Sequence[int],
@@ -106,7 +106,7 @@ class Contest:
 
     def __init__(
         self,
-        queues: Sequence[Queue],
+        queues: Sequence[PoolQueue],
         shares: Sequence[Amounts],
         entitled: Sequence[Amounts],
         allocated: Sequence[Sequence[int]],
@@ -131,7 +131,7 @@ class Contest:
     @classmethod
     def of(
         cls,
-        queues: Sequence[Queue],
+        queues: Sequence[PoolQueue],
         shares: Sequence[Amounts],
         entitled: Sequence[Amounts],
         allocated: Sequence[Sequence[int]],
@@ -220,7 +220,7 @@ class Contest:
 
 
 def furthest_over(
-    queue: Queue,
+    queue: PoolQueue,
     share: Amounts,
     allocated: Sequence[int],
     units: Sequence[int],

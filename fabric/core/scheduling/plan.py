@@ -11,16 +11,16 @@ from .actions.consolidate import consolidate
 from .actions.keeping import keep_machines_free
 from .actions.preempt import preempt
 from .actions.reclaim import reclaim, reclaim_flexible
-from .actions.round import Round, attempt
+from .actions.round import PlanRound, attempt
 from .actions.stale_gangs import stop_stale_gangs
 from .order import below_minimum
-from .records import Plan, Settings
-from .snapshot import Snapshot
+from .records import SchedulingPlan, Settings
+from .snapshot import SchedulingSnapshot
 
 
-def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
+def plan(snapshot: SchedulingSnapshot, now: float, settings: Settings) -> SchedulingPlan:
     """Decide one round; the same facts always give the same decisions."""
-    round = Round.of(snapshot, now, settings)
+    round = PlanRound.of(snapshot, now, settings)
     keep_machines_free(round)
     waiting = allocate(round)
     if settings.consolidation:
@@ -31,7 +31,7 @@ def plan(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
         waiting = attempt(round, waiting, reclaim_flexible, flexible=True)
     stop_stale_gangs(round)
     below = [each for each in waiting if below_minimum(each.kind)]
-    return Plan(
+    return SchedulingPlan(
         decisions=tuple(round.trial.decisions),
         waits=tuple(each.told() for each in sorted(below, key=lambda each: each.lines)),
         fairshare=round.shares,

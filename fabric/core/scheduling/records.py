@@ -42,7 +42,7 @@ def within(a: Amounts, b: Amounts) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class PoolQueue:
     """What a project, or a department, is promised in one pool."""
 
     name: str
@@ -69,7 +69,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GangPart:
     """Members of a gang that ask for the same."""
 
     request: Amounts
@@ -85,10 +85,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
+class GangSpec:
     """All that a workload asks for. Its minimum starts together or not at all."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GangPart, ...]
     policies: tuple[SchedulingPolicy | None, ...] = (None,)
     """One per group; None leaves it to the pool's placement strategy."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -135,7 +135,7 @@ class Workload:
 
     id: WorkloadId
     queue: QueueIndex
-    gang: Gang
+    gang: GangSpec
     priority: int
     preemptible: bool
     submit_order: float
@@ -236,7 +236,7 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class PoolStrategies:
     """The strategies of a pool."""
 
     gpu: Strategy = Strategy.BINPACK
@@ -249,7 +249,7 @@ class Placement:
 class Settings:
     """What an admin chooses for the whole scheduler."""
 
-    placement: Mapping[str, Placement] = field(default_factory=dict, hash=False)
+    placement: Mapping[str, PoolStrategies] = field(default_factory=dict, hash=False)
     """By pool; a pool that is missing bin-packs."""
     surplus_claims: bool = True
     """Whether flexible demand may claim what other queues have above their quota."""
@@ -319,7 +319,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartMembers:
     """Start members; all that the minimum lacks, or one surplus member."""
 
     workload: WorkloadId
@@ -328,7 +328,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopMembers:
     """Stop members; they are pending again, with their place in line."""
 
     workload: WorkloadId
@@ -341,7 +341,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class MoveMember:
     """Stop a member and start it elsewhere, at once."""
 
     workload: WorkloadId
@@ -353,11 +353,11 @@ class Move:
     reason: Reason
 
 
-Decision = Start | Stop | Move
+Decision = StartMembers | StopMembers | MoveMember
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Pending:
     """Workloads that stay as they are, and why."""
 
     workloads: tuple[WorkloadId, ...]
@@ -365,12 +365,12 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SchedulingPlan:
     """One round."""
 
     decisions: tuple[Decision, ...]
     """In the order in which to apply them."""
-    waits: tuple[Wait, ...]
+    waits: tuple[Pending, ...]
     """Every workload below its minimum, once."""
     fairshare: tuple[Amounts, ...]
     """By queue; `UNLIMITED` where nothing is rationed."""

@@ -1,4 +1,4 @@
-"""The facts of one round: machines, queues and workloads. `Facts` keeps them, `Snapshot` is frozen.
+"""The facts of one round: machines, queues and workloads, kept by `Facts`; a snapshot is frozen.
 
 What machines have free is an array of machines x resources, and of machines x GPUs where work asks
 for shares of a GPU: an action looks at all machines in a few operations. Workloads that wait are
@@ -21,13 +21,13 @@ from .records import (
     UNLIMITED,
     Amounts,
     Decision,
-    Gang,
+    GangSpec,
     Member,
-    Move,
-    Queue,
+    MoveMember,
+    PoolQueue,
     QueueIndex,
-    Start,
-    Stop,
+    StartMembers,
+    StopMembers,
     Workload,
     WorkloadId,
 )
@@ -139,7 +139,7 @@ class Kind(NamedTuple):
     """Workloads of one queue that ask for the same and have as much of it."""
 
     queue: QueueIndex
-    gang: Gang
+    gang: GangSpec
     priority: int
     preemptible: bool
     counts: tuple[int, ...]
@@ -151,12 +151,12 @@ Line: TypeAlias = tuple[float, WorkloadId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snapshot:
+class SchedulingSnapshot:
     """All facts of one round."""
 
     scale: Scale
     fleet: Fleet
-    queues: tuple[Queue, ...]
+    queues: tuple[PoolQueue, ...]
     """Departments before their projects."""
     ready: NDArray[np.bool_]
     """Which machines may carry work."""
@@ -184,7 +184,7 @@ class Snapshot:
             found.append(above)
         return tuple(found)
 
-    def with_all_that_may_come(self, most: int) -> Snapshot:
+    def with_all_that_may_come(self, most: int) -> SchedulingSnapshot:
         """This snapshot with up to `most` more machines of each shape that may come."""
         copies = [
             each
@@ -218,7 +218,7 @@ class Facts:
         self,
         scale: Scale,
         machines: Iterable[MachineSpec],
-        queues: Sequence[Queue],
+        queues: Sequence[PoolQueue],
         *,
         each_gpu: bool,
         may_come: Sequence[MachineShape] = (),
@@ -236,11 +236,11 @@ class Facts:
         self._running: dict[QueueIndex, dict[WorkloadId, None]] = {}
         self._backlog: dict[Kind, list[Line]] = {}
         self._stale: set[WorkloadId] = set()
-        self._gangs: dict[Gang, Gang] = {}
+        self._gangs: dict[GangSpec, GangSpec] = {}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SchedulingSnapshot:
         """The facts as they are now."""
-        return Snapshot(
+        return SchedulingSnapshot(
             scale=self._scale,
             fleet=self.fleet,
             queues=self._queues,
@@ -274,7 +274,7 @@ class Facts:
             workload = replace(workload, gang=gang, members=members)
         self._put(workload)
 
-    def _seated(self, gang: Gang, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    def _seated(self, gang: GangSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:
         """The members with their GPUs: those they name, or else the fullest that have room."""
         if self._devices is None or not members:
             return members
@@ -301,11 +301,11 @@ class Facts:
         """Make a decision true."""
         workload = self.workloads[decision.workload]
         match decision:
-            case Start():
+            case StartMembers():
                 self._replace(workload.started(decision.members, now))
-            case Stop():
+            case StopMembers():
                 self._replace(workload.stopped(decision.positions, now))
-            case Move():
+            case MoveMember():
                 self._replace(workload.moved(decision.position, decision.target))
 
     def machine_lost(self, name: str, now: float) -> tuple[WorkloadId, ...]:

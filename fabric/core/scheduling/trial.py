@@ -13,22 +13,22 @@ from .records import (
     Decision,
     MachineIndex,
     Member,
-    Move,
-    Placement,
+    MoveMember,
+    PoolStrategies,
     QueueIndex,
     Reason,
     Settings,
-    Start,
-    Stop,
+    StartMembers,
+    StopMembers,
     Strategy,
     Workload,
     WorkloadId,
 )
-from .snapshot import Snapshot, choose_gpus, take_gpus
+from .snapshot import SchedulingSnapshot, choose_gpus, take_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TrialMark:
     """How far a trial was."""
 
     changes: int
@@ -47,7 +47,7 @@ class _Change:
 class Trial:
     """A snapshot as it would be after the decisions so far."""
 
-    def __init__(self, snapshot: Snapshot, now: float, settings: Settings) -> None:
+    def __init__(self, snapshot: SchedulingSnapshot, now: float, settings: Settings) -> None:
         self.snapshot, self.now, self.settings = snapshot, now, settings
         self.free = snapshot.free.copy()
         self.devices = None if snapshot.devices is None else snapshot.devices.copy()
@@ -79,14 +79,14 @@ class Trial:
 
     def strategy(self, pool: str, request: Amounts) -> Strategy:
         """How a member that asks for this is placed."""
-        placement = self.settings.placement.get(pool) or Placement()
+        placement = self.settings.placement.get(pool) or PoolStrategies()
         gpus = self._gpu is not None and request[self._gpu] > 0
         return placement.gpu if gpus else placement.cpu
 
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(len(self._undo), len(self.decisions))
+    def checkpoint(self) -> TrialMark:
+        return TrialMark(len(self._undo), len(self.decisions))
 
-    def rollback(self, to: Checkpoint) -> None:
+    def rollback(self, to: TrialMark) -> None:
         """Undo everything since a checkpoint."""
         while len(self._undo) > to.changes:
             change = self._undo.pop()
@@ -99,7 +99,7 @@ class Trial:
         """Start members, each of a part on a machine."""
         members = self._seat(workload, placed)
         self._change(workload, workload.started(members, self.now), came=members)
-        self.decisions.append(Start(workload=workload.id, members=members, reason=reason))
+        self.decisions.append(StartMembers(workload=workload.id, members=members, reason=reason))
 
     def stop(
         self,
@@ -112,7 +112,7 @@ class Trial:
         gone = tuple(workload.members[at] for at in positions)
         self._change(workload, workload.stopped(positions, self.now), left=gone)
         self.decisions.append(
-            Stop(
+            StopMembers(
                 workload=workload.id,
                 positions=positions,
                 members=gone,
@@ -142,7 +142,7 @@ class Trial:
         (target,) = self._seat(workload, [(source.part, machine)])
         self._change(workload, workload.moved(position, target), came=(target,))
         self.decisions.append(
-            Move(
+            MoveMember(
                 workload=workload.id,
                 position=position,
                 source=source,

@@ -18,16 +18,16 @@ from fedpilot.fabric.core.scheduling.plan import plan
 from fedpilot.fabric.core.scheduling.records import (
     Amounts,
     Member,
-    Move,
-    Plan,
+    MoveMember,
     QueueIndex,
     Rule,
-    Start,
-    Stop,
+    SchedulingPlan,
+    StartMembers,
+    StopMembers,
     Workload,
     WorkloadId,
 )
-from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, Snapshot
+from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, SchedulingSnapshot
 from fedpilot.fabric.core.selectors import matches
 from fedpilot.fabric.simulation.case_schema import SettleCase, TimelineCase
 from fedpilot.fabric.simulation.facts import CaseFacts, settings_of
@@ -169,7 +169,7 @@ HISTORY = st.builds(
 class Cluster:
     """What runs where, counted by itself, so that the scheduler's own sums are not trusted."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: SchedulingSnapshot) -> None:
         self._snapshot = snapshot
         self.members = {id: list(each.members) for id, each in snapshot.workloads.items()}
         self.used: dict[int, list[int]] = defaultdict(lambda: [0] * len(snapshot.scale.names))
@@ -231,7 +231,7 @@ class Watch:
         self._consolidation = chosen["consolidation"]
         self._claims = chosen["surplus_claims"] != "none"
 
-    def __call__(self, snapshot: Snapshot, planned: Plan) -> None:
+    def __call__(self, snapshot: SchedulingSnapshot, planned: SchedulingPlan) -> None:
         cluster = Cluster(snapshot)
         claimants: set[WorkloadId | None] = set()
         starts: set[WorkloadId] = set()
@@ -240,19 +240,19 @@ class Watch:
             assert decision.reason.text
             workload = snapshot.workloads[decision.workload]
             match decision:
-                case Start():
+                case StartMembers():
                     starts.add(decision.workload)
                     self._may_start(snapshot, cluster, workload, decision)
                     cluster.put(workload.id, decision.members)
-                case Stop(claimant=None):
+                case StopMembers(claimant=None):
                     assert decision.reason.rule is Rule.STALE_GANG
                     assert workload.stale_since_s is not None
                     cluster.take(workload.id, decision.positions)
-                case Stop():
+                case StopMembers():
                     claimants.add(decision.claimant)
                     self._may_stop(snapshot, cluster, workload, decision)
                     cluster.take(workload.id, decision.positions)
-                case Move():
+                case MoveMember():
                     assert self._consolidation
                     assert workload.preemptible, "non-preemptible work never moves"
                     claimants.add(decision.claimant)
@@ -266,7 +266,11 @@ class Watch:
         self._waits(snapshot, planned, cluster)
 
     def _may_start(
-        self, snapshot: Snapshot, cluster: Cluster, workload: Workload, decision: Start
+        self,
+        snapshot: SchedulingSnapshot,
+        cluster: Cluster,
+        workload: Workload,
+        decision: StartMembers,
     ) -> None:
         need = [0] * len(snapshot.scale.names)
         for member in decision.members:
@@ -281,7 +285,11 @@ class Watch:
                     assert then <= queue.quota[i], "non-preemptible work stays within the quota"
 
     def _may_stop(
-        self, snapshot: Snapshot, cluster: Cluster, victim: Workload, decision: Stop
+        self,
+        snapshot: SchedulingSnapshot,
+        cluster: Cluster,
+        victim: Workload,
+        decision: StopMembers,
     ) -> None:
         assert victim.preemptible, "non-preemptible work is never stopped"
         assert decision.claimant is not None
@@ -305,7 +313,9 @@ class Watch:
         has, quota = cluster.allocated[branch], queues[branch].quota
         assert any(a > b for a, b in zip(has, quota, strict=True)), "only what is above quota"
 
-    def _waits(self, snapshot: Snapshot, planned: Plan, cluster: Cluster) -> None:
+    def _waits(
+        self, snapshot: SchedulingSnapshot, planned: SchedulingPlan, cluster: Cluster
+    ) -> None:
         """Every workload below its minimum has one reason; none has room and may start."""
         told = [id for wait in planned.waits for id in wait.workloads]
         below = {
@@ -325,7 +335,7 @@ class Watch:
                 if wait.reason.rule is Rule.NO_ROOM and sum(workload.missing) == 1:
                     assert not self._has_room(snapshot, workload), "who has room starts"
 
-    def _has_room(self, snapshot: Snapshot, workload: Workload) -> bool:
+    def _has_room(self, snapshot: SchedulingSnapshot, workload: Workload) -> bool:
         """Whether a lone member without policy has a machine."""
         (part,) = workload.gang.parts
         if workload.members or workload.gang.policies != (None,) or snapshot.devices is not None:
@@ -347,7 +357,7 @@ def _complete(workload: Workload, members: Iterable[Member]) -> bool:
     return all(n >= part.least for n, part in zip(counts, workload.gang.parts, strict=True))
 
 
-def _branch(snapshot: Snapshot, mine: QueueIndex, other: QueueIndex) -> QueueIndex:
+def _branch(snapshot: SchedulingSnapshot, mine: QueueIndex, other: QueueIndex) -> QueueIndex:
     """The queue on the path of `mine` just below what it has in common with `other`."""
     theirs = set(snapshot.path(other))
     return next(queue for queue in reversed(snapshot.path(mine)) if queue not in theirs)
@@ -372,7 +382,7 @@ def test_every_round_keeps_the_rules_and_the_order_of_the_file_decides_nothing(
         assert first["placement"] == second["placement"]
 
 
-def _rebuilt(snapshot: Snapshot) -> Facts:
+def _rebuilt(snapshot: SchedulingSnapshot) -> Facts:
     """The facts of a snapshot, built from scratch."""
     machines = [
         MachineSpec(name=name, pool=pool, capacity=tuple(row.tolist()), labels=labels)

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 from fedpilot.fabric.core.scheduling.records import (
     UNLIMITED,
-    Gang,
+    GangPart,
+    GangSpec,
     MachineIndex,
     Member,
-    Part,
-    Queue,
+    PoolQueue,
     QueueIndex,
     Workload,
     WorkloadId,
@@ -29,7 +29,7 @@ def facts(gpus: Sequence[int], quotas: Mapping[str, int], *, each_gpu: bool = Fa
         for i, n in enumerate(gpus)
     ]
     queues = [
-        Queue(
+        PoolQueue(
             name=name,
             pool="default",
             parent=None,
@@ -45,14 +45,20 @@ def facts(gpus: Sequence[int], quotas: Mapping[str, int], *, each_gpu: bool = Fa
     return Facts(Scale(names=("gpu",), units=(GPU,)), machines, queues, each_gpu=each_gpu)
 
 
-def gang(*parts: tuple[float, int], policy: object = None) -> Gang:
+def gang(*parts: tuple[float, int], policy: object = None) -> GangSpec:
     """A gang of parts: GPUs of a member, and the number of members."""
-    made = tuple(Part(request=(round(g * GPU),), least=n, most=n) for g, n in parts)
-    return Gang(parts=made, policies=(policy,))  # type: ignore[arg-type]
+    made = tuple(GangPart(request=(round(g * GPU),), least=n, most=n) for g, n in parts)
+    return GangSpec(parts=made, policies=(policy,))  # type: ignore[arg-type]
 
 
 def workload(
-    id: str, queue: int, asked: Gang, *, age: int = 0, on: Sequence[int] = (), priority: int = 50
+    id: str,
+    queue: int,
+    asked: GangSpec,
+    *,
+    age: int = 0,
+    on: Sequence[int] = (),
+    priority: int = 50,
 ) -> Workload:
     """A preemptible workload, with a member on each of these machines."""
     found = Workload(

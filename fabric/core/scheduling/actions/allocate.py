@@ -6,14 +6,14 @@ all of its kind: during this action free resources only become fewer.
 
 from __future__ import annotations
 
-from ..node_choice import NoRoom
+from ..node_choice import NoPlaces
 from ..order import below_minimum, next_needs
 from ..records import Reason, Rule, Workload
 from ..snapshot import Kind, kind_of
-from .round import Round, Waiting
+from .round import PlanRound, Waiting
 
 
-def allocate(round: Round) -> list[Waiting]:
+def allocate(round: PlanRound) -> list[Waiting]:
     """Start all that fits; return those that wait below their minimum, or could grow."""
     trial = round.trial
     waiting = []
@@ -39,7 +39,7 @@ def allocate(round: Round) -> list[Waiting]:
     return waiting
 
 
-def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
+def _start(round: PlanRound, workload: Workload, kind: Kind) -> Reason | None:
     """Start what a workload needs next, or say why that is not possible."""
     reason: Reason | None = None
     for lacking in next_needs(kind):
@@ -49,7 +49,7 @@ def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
             reason = reason or forbidden
             continue
         places = round.place(workload, lacking)
-        if isinstance(places, NoRoom):
+        if isinstance(places, NoPlaces):
             reason = reason or _no_room(round, workload, lacking, places)
             continue
         surplus = not below_minimum(kind)
@@ -58,7 +58,9 @@ def _start(round: Round, workload: Workload, kind: Kind) -> Reason | None:
     return reason
 
 
-def _no_room(round: Round, workload: Workload, lacking: tuple[int, ...], found: NoRoom) -> Reason:
+def _no_room(
+    round: PlanRound, workload: Workload, lacking: tuple[int, ...], found: NoPlaces
+) -> Reason:
     """Whether there is no room, or none that is not kept free for another workload."""
     kept = round.keeps(workload)
     if kept is None or not round.has_kept_room(workload, lacking):
@@ -69,7 +71,7 @@ def _no_room(round: Round, workload: Workload, lacking: tuple[int, ...], found: 
     )
 
 
-def _never(round: Round, kind: Kind) -> Reason:
+def _never(round: PlanRound, kind: Kind) -> Reason:
     """Why a kind could not run even on empty machines."""
     ids = round.snapshot.backlog[kind]
     workload = round.trial.workload(ids[0][1])

@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..node_choice import NoRoom
+from ..node_choice import NoPlaces
 from ..records import Amounts, MachineIndex, Reason, Rule, Workload, WorkloadId, minus
 from .fit import Fit
-from .round import Claim, Round
+from .round import Claim, PlanRound
 
 Movable: TypeAlias = tuple[int, WorkloadId, int, Amounts]
 """The size of a member, its workload, its position there, and what it takes."""
 
 
-def consolidate(round: Round, claim: Claim) -> str | None:
+def consolidate(round: PlanRound, claim: Claim) -> str | None:
     """Make room for a workload by moving others; None, or why that is not possible."""
     if not claim.workload.preemptible:
         return "non-preemptible work moves no other work"
@@ -47,7 +47,7 @@ def consolidate(round: Round, claim: Claim) -> str | None:
     return "what would have to move finds no other place"
 
 
-def _movable(round: Round, claim: Claim) -> dict[int, list[Movable]]:
+def _movable(round: PlanRound, claim: Claim) -> dict[int, list[Movable]]:
     """On each machine the members that may move, the smallest first."""
     trial = round.trial
     kind = round.machines.kind(claim.need)
@@ -69,7 +69,7 @@ def _movable(round: Round, claim: Claim) -> dict[int, list[Movable]]:
 
 
 def _clearing(
-    round: Round, fit: Fit, machine: int, movable: Sequence[Movable]
+    round: PlanRound, fit: Fit, machine: int, movable: Sequence[Movable]
 ) -> tuple[int, int, list[Movable]] | None:
     """The smallest members to move off a machine for one member of the claimant more."""
     free = tuple(round.trial.free[machine].tolist())
@@ -94,7 +94,7 @@ def _clearing(
     return sum(each[0] for each in chosen), machine, chosen
 
 
-def _try(round: Round, claim: Claim, clearings: list[list[Movable]]) -> bool:
+def _try(round: PlanRound, claim: Claim, clearings: list[list[Movable]]) -> bool:
     """Clear machines, start the claimant, and place what was there."""
     trial = round.trial
     moved = [entry for clearing in clearings for entry in clearing]
@@ -105,7 +105,7 @@ def _try(round: Round, claim: Claim, clearings: list[list[Movable]]) -> bool:
     workload = trial.workload(claim.workload.id)
     round.no_room.clear()
     places = round.place(workload, claim.lacking)
-    if isinstance(places, NoRoom):
+    if isinstance(places, NoPlaces):
         return False
     trial.start(workload, places, round.start_reason(workload, claim.need, surplus=False))
     start = trial.decisions.pop()  # moves come first, so that nothing is ever over capacity
@@ -119,7 +119,7 @@ def _try(round: Round, claim: Claim, clearings: list[list[Movable]]) -> bool:
     return True
 
 
-def _place(round: Round, claim: Claim, workload: Workload, at: int) -> MachineIndex | None:
+def _place(round: PlanRound, claim: Claim, workload: Workload, at: int) -> MachineIndex | None:
     """Another machine for a lifted member."""
     part = workload.members[at].part
     others = [(each.part, each.machine) for i, each in enumerate(workload.members) if i != at]
@@ -132,4 +132,4 @@ def _place(round: Round, claim: Claim, workload: Workload, at: int) -> MachineIn
         devices=round.trial.devices,
         strategy=round.trial.strategy,
     )
-    return None if isinstance(found, NoRoom) else found[0][1]
+    return None if isinstance(found, NoPlaces) else found[0][1]

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...records import SchedulingPolicy
-from ..node_choice import NoRoom
+from ..node_choice import NoPlaces
 from ..records import Member
 from ..snapshot import Array
-from .round import Claim, Round
+from .round import Claim, PlanRound
 
 
 class Fit:
     """Whether the claimant fits what the trial has free; counts anew only where something left."""
 
-    def __init__(self, round: Round, claim: Claim) -> None:
+    def __init__(self, round: PlanRound, claim: Claim) -> None:
         self._round, self._trial, self._claim = round, round.trial, claim
         wanted = [i for i, n in enumerate(claim.lacking) if n]
         self.part = wanted[0] if len(wanted) == 1 else None
@@ -93,4 +93,4 @@ class Fit:
         if self.part is not None and self._policy is not SchedulingPolicy.STRICT_PACK:
             return True
         self._round.no_room.clear()
-        return not isinstance(self._round.place(workload, self._claim.lacking), NoRoom)
+        return not isinstance(self._round.place(workload, self._claim.lacking), NoPlaces)

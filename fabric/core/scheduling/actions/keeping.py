@@ -15,10 +15,10 @@ from ..node_choice import Machines
 from ..order import below_minimum
 from ..records import Workload, plus, within
 from ..snapshot import whole_devices
-from .round import Kept, Round
+from .round import Kept, PlanRound
 
 
-def keep_machines_free(round: Round) -> None:
+def keep_machines_free(round: PlanRound) -> None:
     """Choose in each pool the workload that waits longest, and its machines."""
     limit = round.trial.settings.starvation_s
     if limit is None:
@@ -40,7 +40,7 @@ def keep_machines_free(round: Round) -> None:
             round.kept[pool] = Kept(id, Machines(round.snapshot, closed))
 
 
-def _deserves(round: Round, workload: Workload, machines: list[int]) -> bool:
+def _deserves(round: PlanRound, workload: Workload, machines: list[int]) -> bool:
     """Whether the queue's share, limit and quota allow what would stay idle on these machines."""
     need, share = workload.gang.total(workload.missing), round.shares[workload.queue]
     free = round.trial.free[machines].sum(axis=0).tolist()
@@ -50,7 +50,7 @@ def _deserves(round: Round, workload: Workload, machines: list[int]) -> bool:
     return within(need, share) and within(then, share) and forbidden is None
 
 
-def _roomiest(round: Round, workload: Workload, pool: str) -> frozenset[int]:
+def _roomiest(round: PlanRound, workload: Workload, pool: str) -> frozenset[int]:
     """The machines with most free that could hold, if empty, what a workload lacks."""
     snapshot, machines = round.snapshot, round.machines
     capacity = snapshot.fleet.capacity

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..records import Amounts, QueueIndex, Reason, Rule, Workload
-from .round import Claim, Round
+from .round import Claim, PlanRound
 from .victims import Supply, Unit, make_room, units_of
 
 
-def preempt(round: Round, claim: Claim) -> str | None:
+def preempt(round: PlanRound, claim: Claim) -> str | None:
     """Take places for a workload within its queue; None, or why that is not possible."""
     supply = _FromOwnQueue(round, claim)
     if not supply.units:
@@ -25,7 +25,7 @@ def preempt(round: Round, claim: Claim) -> str | None:
 class _FromOwnQueue(Supply):
     """Less important work in the claimant's queue."""
 
-    def __init__(self, round: Round, claim: Claim) -> None:
+    def __init__(self, round: PlanRound, claim: Claim) -> None:
         super().__init__(round, claim)
         claimant = claim.workload
         key = ("may be preempted", claimant.priority)

@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator
 
 from ..order import furthest_over
 from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, plus, within
-from .round import Claim, Round
+from .round import Claim, PlanRound
 from .victims import Supply, Unit, make_room, units_of
 
 
-def reclaim(round: Round, claim: Claim) -> str | None:
+def reclaim(round: PlanRound, claim: Claim) -> str | None:
     """Take places for a workload from other queues; None, or why that is not possible."""
     index = claim.workload.queue
     name, share = round.snapshot.queues[index].name, round.shares[index]
@@ -43,7 +43,7 @@ def reclaim(round: Round, claim: Claim) -> str | None:
     return make_room(supply)
 
 
-def reclaim_flexible(round: Round, claim: Claim) -> str | None:
+def reclaim_flexible(round: PlanRound, claim: Claim) -> str | None:
     """Take places for one flexible member above the minimum of its workload, within quota."""
     index = claim.workload.queue
     queue = round.snapshot.queues[index]
@@ -55,7 +55,7 @@ def reclaim_flexible(round: Round, claim: Claim) -> str | None:
 class _FromOthers(Supply):
     """Preemptible work in the other queues of the pool."""
 
-    def __init__(self, round: Round, claim: Claim) -> None:
+    def __init__(self, round: PlanRound, claim: Claim) -> None:
         super().__init__(round, claim)
         claimant, self._need = claim.workload, claim.need
         trial, queues = self.trial, round.snapshot.queues

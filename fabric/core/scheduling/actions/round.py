@@ -8,23 +8,23 @@ from typing import Any, TypeVar
 
 from ..admission_rules import refusal
 from ..fairshare import requested, shares_of
-from ..node_choice import Machines, NoRoom, Placed
+from ..node_choice import Machines, NoPlaces, Placed
 from ..order import Contest, entitlement, flexible_need, minimum_need
 from ..records import (
     Amounts,
-    Gang,
+    GangSpec,
+    Pending,
     QueueIndex,
     Reason,
     Rule,
     Settings,
-    Start,
+    StartMembers,
     Strategy,
-    Wait,
     Workload,
     WorkloadId,
     within,
 )
-from ..snapshot import Kind, Line, Snapshot, kind_of
+from ..snapshot import Kind, Line, SchedulingSnapshot, kind_of
 from ..trial import Trial
 
 T = TypeVar("T")
@@ -41,8 +41,8 @@ class Waiting:
     lines: tuple[Line, ...]
     reason: Reason
 
-    def told(self) -> Wait:
-        return Wait(tuple(id for _, id in self.lines), self.reason)
+    def told(self) -> Pending:
+        return Pending(tuple(id for _, id in self.lines), self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Kept:
 
 
 @dataclass(slots=True, kw_only=True)
-class Round:
+class PlanRound:
     """A trial, and what does not change during a round."""
 
     trial: Trial
@@ -80,13 +80,13 @@ class Round:
     """Which kinds of the backlog could run if all ready machines were empty."""
     may_run: dict[Kind, bool]
     """Which could run if all machines that may come were there as well."""
-    no_room: dict[tuple[str, Gang], NoRoom] = field(default_factory=dict)
+    no_room: dict[tuple[str, GangSpec], NoPlaces] = field(default_factory=dict)
     """Gangs that found no places since anything was stopped last."""
     _known: dict[QueueIndex, dict[Hashable, Any]] = field(default_factory=dict)
     """What was found out of each queue since an action changed it last."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: float, settings: Settings) -> Round:
+    def of(cls, snapshot: SchedulingSnapshot, now: float, settings: Settings) -> PlanRound:
         """Compute the shares, and begin a trial."""
         machines = Machines(snapshot)
         allowed = {kind: _allowed(snapshot, kind) for kind in snapshot.backlog}
@@ -106,7 +106,7 @@ class Round:
         )
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SchedulingSnapshot:
         return self.trial.snapshot
 
     def pool(self, queue: QueueIndex) -> str:
@@ -141,7 +141,7 @@ class Round:
         return self.once(queue, "new", lambda: self._started(queue))
 
     def _started(self, queue: QueueIndex) -> frozenset[WorkloadId]:
-        starts = (each for each in self.trial.decisions if isinstance(each, Start))
+        starts = (each for each in self.trial.decisions if isinstance(each, StartMembers))
         workloads = self.snapshot.workloads
         return frozenset(w.workload for w in starts if workloads[w.workload].queue == queue)
 
@@ -177,7 +177,7 @@ class Round:
             scale=self.snapshot.scale,
         )
 
-    def place(self, workload: Workload, lacking: Sequence[int]) -> Placed | NoRoom:
+    def place(self, workload: Workload, lacking: Sequence[int]) -> Placed | NoPlaces:
         """Places for these many more members of each part, among what is free."""
         pool = self.pool(workload.queue)
         favoured = (kept := self.kept.get(pool)) is not None and kept.workload == workload.id
@@ -188,17 +188,17 @@ class Round:
         if lone is not None:
             return lone
         found = self._search(self.machines_for(workload), workload, lacking)
-        if whole and isinstance(found, NoRoom):
+        if whole and isinstance(found, NoPlaces):
             self.no_room[pool, workload.gang] = found
         return found
 
     def has_kept_room(self, workload: Workload, lacking: Sequence[int]) -> bool:
         """Whether there would be places if nothing were kept free."""
-        return not isinstance(self._search(self.machines, workload, lacking), NoRoom)
+        return not isinstance(self._search(self.machines, workload, lacking), NoPlaces)
 
     def _search(
         self, machines: Machines, workload: Workload, lacking: Sequence[int]
-    ) -> Placed | NoRoom:
+    ) -> Placed | NoPlaces:
         return machines.choose(
             self.pool(workload.queue),
             workload.gang,
@@ -236,12 +236,12 @@ class Round:
         return Reason(Rule.UNUSED, f"no other queue can use it; {queue.name} is above its share")
 
 
-Attempt = Callable[[Round, Claim], str | None]
+Attempt = Callable[[PlanRound, Claim], str | None]
 """Make room for what a workload lacks and start it; None, or why that failed."""
 
 
 def attempt(
-    round: Round, waiting: Iterable[Waiting], action: Attempt, *, flexible: bool = False
+    round: PlanRound, waiting: Iterable[Waiting], action: Attempt, *, flexible: bool = False
 ) -> list[Waiting]:
     """Try an action for all that wait below their minimum, or for `flexible` members above it, in
     order; return those that still wait.
@@ -280,7 +280,7 @@ def attempt(
     return still
 
 
-def _allowed(snapshot: Snapshot, kind: Kind) -> bool:
+def _allowed(snapshot: SchedulingSnapshot, kind: Kind) -> bool:
     """Whether limits and quotas would allow a kind its minimum if nothing else ran."""
     least = kind.gang.least
     zero = [(0,) * len(least)] * len(snapshot.queues)
@@ -297,7 +297,7 @@ def _allowed(snapshot: Snapshot, kind: Kind) -> bool:
 
 
 def _with_machines_to_come(
-    snapshot: Snapshot, allowed: dict[Kind, bool], could_run: dict[Kind, bool]
+    snapshot: SchedulingSnapshot, allowed: dict[Kind, bool], could_run: dict[Kind, bool]
 ) -> dict[Kind, bool]:
     """Which kinds could run on all machines, those to come as well."""
     asking = [kind for kind, may in allowed.items() if may and not could_run[kind]]

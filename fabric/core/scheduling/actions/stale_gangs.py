@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..records import Reason, Rule
-from .round import Round
+from .round import PlanRound
 
 
-def stop_stale_gangs(round: Round) -> None:
+def stop_stale_gangs(round: PlanRound) -> None:
     """Stop every gang whose grace is over and that no action has repaired; even one that is
     non-preemptible, since it holds resources and cannot work."""
     grace = round.trial.settings.stale_gang_grace_s

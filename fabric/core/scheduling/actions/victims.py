@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..node_choice import NoRoom
+from ..node_choice import NoPlaces
 from ..records import (
     Amounts,
     Member,
@@ -36,7 +36,7 @@ from ..records import (
 )
 from .balancing import balanced
 from .fit import Fit
-from .round import Claim, Round
+from .round import Claim, PlanRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Unit:
 class Supply(ABC):
     """The units that one claimant may take, and when."""
 
-    def __init__(self, round: Round, claim: Claim) -> None:
+    def __init__(self, round: PlanRound, claim: Claim) -> None:
         self.round, self.trial, self.claim = round, round.trial, claim
         self.units: dict[QueueIndex, list[Unit]] = {}
         """By project, in the order in which they stop."""
@@ -122,7 +122,7 @@ def _run(supply: Supply, units: Sequence[Unit]) -> str | None:
         return forbidden.text
     supply.round.no_room.clear()
     places = supply.round.place(workload, claim.lacking)
-    if isinstance(places, NoRoom):
+    if isinstance(places, NoPlaces):
         return places.text
     objection = supply.objection({unit.queue for unit in units})
     if objection is not None:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.core.scheduling.fairshare import Claim, divide
+from fedpilot.fabric.core.scheduling.fairshare import ShareClaim, divide
 from fedpilot.fabric.core.scheduling.records import UNLIMITED
 
 
-def claim(name: str = "A", **given: Any) -> Claim:
+def claim(name: str = "A", **given: Any) -> ShareClaim:
     defaults = {"quota": 0, "weight": Fraction(1), "limit": UNLIMITED, "requested": 100}
-    return Claim(name=name, **{**defaults, **given})
+    return ShareClaim(name=name, **{**defaults, **given})
 
 
 CLAIMS = st.lists(
     st.builds(
-        Claim,
+        ShareClaim,
         name=st.just(""),
         quota=st.sampled_from([0, 1, 2, 5, UNLIMITED]),
         weight=st.fractions(0, 5, max_denominator=10),
@@ -35,7 +35,7 @@ CLAIMS = st.lists(
 
 @given(total=st.integers(0, 60), claims=CLAIMS)
 def test_shares_and_what_stays_make_the_total_unless_quotas_exceed_it(
-    total: int, claims: list[Claim]
+    total: int, claims: list[ShareClaim]
 ) -> None:
     shares, rest = divide(total, claims)
     base = sum(min(total if c.quota == UNLIMITED else c.quota, c.wants) for c in claims)
@@ -45,7 +45,7 @@ def test_shares_and_what_stays_make_the_total_unless_quotas_exceed_it(
 
 @given(total=st.integers(0, 60), claims=CLAIMS)
 def test_a_share_is_at_least_the_quota_in_use_and_at_most_what_is_asked_for(
-    total: int, claims: list[Claim]
+    total: int, claims: list[ShareClaim]
 ) -> None:
     for each, share in zip(claims, divide(total, claims)[0], strict=True):
         assert min(total, each.quota, each.wants) <= share <= each.wants
@@ -53,7 +53,7 @@ def test_a_share_is_at_least_the_quota_in_use_and_at_most_what_is_asked_for(
 
 @given(total=st.integers(0, 60), claims=CLAIMS, order=st.randoms(use_true_random=False))
 def test_the_order_of_the_queues_decides_nothing(
-    total: int, claims: list[Claim], order: Any
+    total: int, claims: list[ShareClaim], order: Any
 ) -> None:
     shuffled = list(claims)
     order.shuffle(shuffled)
@@ -64,7 +64,7 @@ def test_the_order_of_the_queues_decides_nothing(
 
 @given(total=st.integers(0, 60), claims=CLAIMS)
 def test_nothing_stays_while_a_queue_with_weight_wants_more(
-    total: int, claims: list[Claim]
+    total: int, claims: list[ShareClaim]
 ) -> None:
     shares, rest = divide(total, claims)
     if rest:

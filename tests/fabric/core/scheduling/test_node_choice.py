@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.records import SchedulingPolicy
-from fedpilot.fabric.core.scheduling.node_choice import Machines, NoRoom
-from fedpilot.fabric.core.scheduling.records import Gang, Strategy
+from fedpilot.fabric.core.scheduling.node_choice import Machines, NoPlaces
+from fedpilot.fabric.core.scheduling.records import GangSpec, Strategy
 from scheduling_situations import GPU, facts, gang, workload
 
 PACK, STRICT_PACK = SchedulingPolicy.PACK, SchedulingPolicy.STRICT_PACK
 SPREAD, STRICT_SPREAD = SchedulingPolicy.SPREAD, SchedulingPolicy.STRICT_SPREAD
 
 
-def places(gpus: list[int], asked: Gang, *, spread: bool = False, shares: bool = False) -> object:
+def places(
+    gpus: list[int], asked: GangSpec, *, spread: bool = False, shares: bool = False
+) -> object:
     """The machine of each member by number; the reason if there is none."""
     snapshot = facts(gpus, {"A": 1}, each_gpu=shares).snapshot()
     strategy = Strategy.SPREAD if spread else Strategy.BINPACK
@@ -27,7 +29,7 @@ def places(gpus: list[int], asked: Gang, *, spread: bool = False, shares: bool =
         devices=snapshot.devices,
         strategy=lambda pool, request: strategy,
     )
-    return found.text if isinstance(found, NoRoom) else sorted(found)
+    return found.text if isinstance(found, NoPlaces) else sorted(found)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def places(gpus: list[int], asked: Gang, *, spread: bool = False, shares: bool =
         pytest.param([2, 1], gang((1, 2), policy=STRICT_SPREAD), [(0, 0), (0, 1)], id="each alone"),
     ],
 )  # fmt: skip
-def test_a_gang_gets_these_machines(gpus: list[int], asked: Gang, machines: object) -> None:
+def test_a_gang_gets_these_machines(gpus: list[int], asked: GangSpec, machines: object) -> None:
     assert places(gpus, asked) == machines
 
 
@@ -58,7 +60,7 @@ def test_a_gang_gets_these_machines(gpus: list[int], asked: Gang, machines: obje
                      id="unequal members that must share a machine"),
     ],
 )  # fmt: skip
-def test_a_gang_gets_no_machines(gpus: list[int], asked: Gang, why: str) -> None:
+def test_a_gang_gets_no_machines(gpus: list[int], asked: GangSpec, why: str) -> None:
     found = places(gpus, asked)
     assert isinstance(found, str)
     assert why in found
@@ -92,7 +94,7 @@ def test_a_ranking_that_is_kept_up_to_date_chooses_what_a_new_search_chooses(
             "default", seeks, [1], (), free=free, devices=devices,
             strategy=lambda pool, request: Strategy.BINPACK,
         )  # fmt: skip
-        assert found == (None if isinstance(chosen, NoRoom) else chosen[0][1])
+        assert found == (None if isinstance(chosen, NoPlaces) else chosen[0][1])
         machine %= len(gpus)
         if free[machine, 0] >= round(amount * GPU):
             kept.add(workload(f"w{number}", 0, gang((amount, 1)), on=[machine]))

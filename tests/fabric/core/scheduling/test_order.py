@@ -12,12 +12,12 @@ from fedpilot.fabric.core.scheduling.order import (
     place_in_line,
     queue_key,
 )
-from fedpilot.fabric.core.scheduling.records import Gang, Part, QueueIndex, WorkloadId
+from fedpilot.fabric.core.scheduling.records import GangPart, GangSpec, QueueIndex, WorkloadId
 from fedpilot.fabric.core.scheduling.snapshot import Kind
 from scheduling_situations import GPU, facts
 
 QUEUE = facts([8], {"A": 2}).snapshot().queues[0]
-ELASTIC = Gang(parts=(Part(request=(GPU,), least=1, most=3),))
+ELASTIC = GangSpec(parts=(GangPart(request=(GPU,), least=1, most=3),))
 
 
 def key(*, has: int, needs: int = 1, quota: int = 2, share: int = 4, priority: int = 0) -> object:

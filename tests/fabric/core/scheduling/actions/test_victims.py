@@ -7,17 +7,22 @@ import random
 import pytest
 
 from fedpilot.fabric.core.scheduling.plan import plan
-from fedpilot.fabric.core.scheduling.records import Plan, Settings, Start, Stop
+from fedpilot.fabric.core.scheduling.records import (
+    SchedulingPlan,
+    Settings,
+    StartMembers,
+    StopMembers,
+)
 from fedpilot.fabric.core.scheduling.snapshot import Facts
 from scheduling_situations import facts, gang, workload
 
 
-def decided(situation: Facts) -> Plan:
+def decided(situation: Facts) -> SchedulingPlan:
     return plan(situation.snapshot(), 0.0, Settings())
 
 
-def stopped(planned: Plan) -> list[str]:
-    return sorted(each.workload for each in planned.decisions if isinstance(each, Stop))
+def stopped(planned: SchedulingPlan) -> list[str]:
+    return sorted(each.workload for each in planned.decisions if isinstance(each, StopMembers))
 
 
 @pytest.mark.parametrize("machines", [30, 60])
@@ -35,7 +40,9 @@ def test_a_gang_of_whole_machines_stops_just_what_it_needs(machines: int, ages: 
     situation.add(workload("gang", 0, gang((8, members)), age=9_999))
     planned = decided(situation)
     assert len(stopped(planned)) == 8 * members
-    assert [each.workload for each in planned.decisions if isinstance(each, Start)] == ["gang"]
+    assert [each.workload for each in planned.decisions if isinstance(each, StartMembers)] == [
+        "gang"
+    ]
 
 
 def test_the_youngest_stops_of_equals() -> None:
