@@ -12,6 +12,8 @@ COLUMNS = 3
 WIDTH, HEIGHT = 4.0, 2.4
 """Of one project, in inches."""
 HAS, SHARE, QUOTA = "#4c78a8", "#f58518", "#54a24b"
+TIMES = (("hours", 3600, 7200), ("minutes", 60, 600), ("seconds", 1, 0))
+"""Units of time, their seconds, and from which length of a replay they are used."""
 
 
 def draw(replay: VirtualReplay, title: str, file: Path) -> None:
@@ -24,7 +26,8 @@ def draw(replay: VirtualReplay, title: str, file: Path) -> None:
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.5), layout="constrained")
     figure.suptitle(title)
-    times = [each.at_s for each in replay.samples] + [replay.ends_s]
+    unit_of_time, seconds = next((n, s) for n, s, least in TIMES if replay.ends_s >= least)
+    times = [each.at_s / seconds for each in replay.samples] + [replay.ends_s / seconds]
     for number, index in enumerate(shown):
         queue = facts.queues[index]
         resource = _resource(queue.rationed, facts.scale.gpu)
@@ -41,9 +44,9 @@ def draw(replay: VirtualReplay, title: str, file: Path) -> None:
         axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
         if number == 0:
-            axes.legend(fontsize="small", loc="upper right")
+            figure.legend(fontsize="small", loc="outside lower center", ncols=3)
         if number >= len(shown) - columns:
-            axes.set_xlabel("seconds")
+            axes.set_xlabel(unit_of_time)
     figure.savefig(file, dpi=110)
 
 

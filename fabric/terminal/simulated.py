@@ -38,9 +38,12 @@ def _about(case: Case) -> Iterator[RenderableType]:
 def _situation(told: Mapping[str, Any]) -> Iterator[RenderableType]:
     if "running" in told:
         yield _workloads(told)
+        yield Text()
         yield _shares(told)
+        yield Text()
         if "replay" in told:
             yield from _replay(told["replay"])
+            yield Text()
         yield from _decisions(told["decisions"])
     elif "unassigned" in told:
         table = ruled("queue", "fair share", right=("fair share",))
@@ -50,7 +53,7 @@ def _situation(told: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"unassigned: {told['unassigned']:.15g}")
     else:
         for key, value in told.items():
-            if key != "id" and value not in ({}, None):
+            if key not in ("id", "at_s") and value not in ({}, None):
                 yield Text(f"{key}: {json.dumps(value)}")
 
 
