@@ -131,7 +131,7 @@ def test_liars_are_done_without_and_the_honest_sites_model_is_what_it_was(
             assert finished(found) == alone.digest
             lost = {e["site"]: e["reason"] for e in events if e["event"] == "site_lost"}
             assert set(lost) == {*LIARS, *FILES}
-            assert all("its answer is refused" in lost[name] for name in LIARS)
+            assert all("its answer is refused" in lost[name] for name in LIARS), lost
             assert {e["site"] for e in events if e["event"] == "site_refused"} == set(lost)
             assert not [e for e in events if e["event"] == "grid_coarsened"]
             assert "header claims 10995116277760 bytes" in lost["huge"]
