@@ -99,7 +99,7 @@ class CaseWorkload(CaseSection):
     project: Name
     pool: Name = "default"
     priority: int | None = None
-    """By default that of its class."""
+    """Left out: the priority of its class."""
     preemptible: bool | None = None
     """By default what its class says, or whether its priority is below 100."""
     members: MemberCounts = MemberCounts(min=1, max=1)

@@ -29,7 +29,7 @@ def command() -> NoReturn:
 
 
 class _Ending:
-    """Ends the process at once, with the command's exit code; by default that of an exception."""
+    """Ends the process at once with the command's exit code, which is 1 after an exception."""
 
     code = FAILED
 

@@ -78,6 +78,25 @@ class TestMachines:
         assert not world.wrong()
 
     @story
+    async def test_a_place_that_others_leave_as_ray_takes_it_is_recorded(
+        self, world: World
+    ) -> None:
+        await world.begins(*two(), fake_machine("c", CPU=4))
+        await world.create(asks("job", nodes(3, 3, policy=STRICT_SPREAD)))
+        await world.passes()
+        (third,) = {"a", "b", "c"} - {*world.hosts("job").values()}
+        world.ray.use("others", third, {"CPU": 3})
+        await world.passes(10)
+        world.ray.machine_down(min(world.hosts("job").values()))
+        await world.passes(1)
+        assert world.state("job") == "recovering"
+        world.ray.stop("others")
+        await world.passes(5)
+        assert world.state("job") == "active"
+        assert third in world.hosts("job").values()
+        assert not world.wrong()
+
+    @story
     async def test_flexible_resources_are_found_elsewhere(self, world: World) -> None:
         await world.begins(*two())
         await world.create(asks("job", least=3))

@@ -314,7 +314,7 @@ class _Board:
         return self._plans[row]
 
     def best(self) -> int | None:
-        """The machine where least stops, from those who have most to give."""
+        """The machine where least stops; of equal ones, where the queues have most to give."""
         able = np.flatnonzero(self._costs >= 0)
         if not len(able):
             return None

@@ -1,4 +1,4 @@
-"""Division: nothing is lost, nobody gets more than is asked for, and lists may be in any order."""
+"""Division: nothing is lost, no queue gets more than it asks for, and lists may be in any order."""
 
 from __future__ import annotations
 
