@@ -77,6 +77,7 @@ class Coordinator:
         """
         for site, reason in out_for_good(self._run.limits.refusals).items():
             self._run.mediator.membership.distrust(site, reason)
+        self._run.orders.tell_changes_since_resumed()
         if self._replication is not None:
             self._replication.recover()
         checkpoint = self._log.read_back()

@@ -69,7 +69,7 @@ class RunContext:
 
     @cached_property
     def orders(self) -> OrderSender:
-        return OrderSender(self.mediator, self.emit, self.asked, self.exchange)
+        return OrderSender(self.mediator, self.emit, self.folder, self.asked, self.exchange)
 
     @cached_property
     def counted(self) -> CountedRounds:

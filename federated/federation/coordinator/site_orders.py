@@ -21,6 +21,7 @@ from ...core.rounds.exchange_costs import ExchangeCosts
 from ...core.rounds.round_costs import Judges
 from ...core.state import State
 from ..events import Emit
+from ..run_folder.folder import RunFolder
 from ..setup.global_model import GlobalModel
 from .traffic_budget import TrafficBudget
 
@@ -85,10 +86,14 @@ class OrderSender:
         self,
         mediator: FederationMediator,
         emit: Emit,
+        folder: RunFolder,
         asked: int,
         exchange: ExchangeCosts | None = None,
     ) -> None:
         """`asked`: the clients in a round's orders; `exchange`: what they exchange on a graph."""
+        self._folder = folder
+        self._absent = folder.absent_sites()
+        """Sites reported as lost or drained, by this or an earlier coordinator of the run."""
         self._exchange = exchange
         self._mediator = mediator
         self._emit = emit
@@ -158,11 +163,33 @@ class OrderSender:
             went = {"site": site, "reason": change.reason, "clients": change.clients}
             match change.kind:
                 case ChangeKind.LOST:
+                    self._record_absent(self._absent | {site})
                     self._emit("site_lost", **went)
                 case ChangeKind.DRAINED:
+                    self._record_absent(self._absent | {site})
                     self._emit("site_drained", **went)
                 case ChangeKind.RETURNED:
-                    self._emit("site_returned", site=site)
+                    self._tell_returned(site)
+
+    def tell_changes_since_resumed(self) -> None:
+        """Report also the sites that an earlier coordinator reported as gone and that are back."""
+        self.tell_changes()
+        for site in sorted(self._absent.intersection(self._mediator.membership.sites)):
+            self._tell_returned(site)
+
+    def _tell_returned(self, site: str) -> None:
+        self._emit("site_returned", site=site)
+        self._record_absent(self._absent - {site})
+
+    def _record_absent(self, sites: set[str]) -> None:
+        """Record a site as gone before the report, and as there after the report.
+
+        If the process dies in between, the next coordinator reports a return too many, not one too
+        few.
+        """
+        if sites != self._absent:
+            self._absent = sites
+            self._folder.write_absent_sites(sites)
 
     def plan(
         self, budget: TrafficBudget, model: GlobalModel, judges: Judges, late: Iterable[str]

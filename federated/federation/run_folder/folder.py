@@ -330,6 +330,22 @@ class RunFolder:
     def _under_way(self) -> Path:
         return self.journal / "traffic.json"
 
+    def write_absent_sites(self, sites: Collection[str]) -> None:
+        """Record the sites that are reported as lost or drained, and not yet as returned."""
+        self.journal.mkdir(exist_ok=True)
+        told = {"format": FORMAT, "sites": sorted(sites)}
+        replace_text(self._absent_sites, json.dumps(told) + "\n")
+
+    def absent_sites(self) -> set[str]:
+        """The sites that are reported as lost or drained, and not yet as returned."""
+        if not self._absent_sites.exists():
+            return set()
+        return set(json.loads(self._absent_sites.read_text())["sites"])
+
+    @property
+    def _absent_sites(self) -> Path:
+        return self.journal / "absent_sites.json"
+
     # -- models -------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: Checkpoint, held: Collection[int] = ()) -> None:

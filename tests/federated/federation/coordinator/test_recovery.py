@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from federations import Lab, in_time, raising, timeless
+from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.rounds.participation import TooFewSites
 from fedpilot.federated.federation.coordinator.coordinator import Coordinator
 from fedpilot.federated.federation.setup.global_model import GlobalModel
-from fedpilot.mediator import Payload
+from fedpilot.mediator import GangRequest, Payload, Refusal
+from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.federation.futures import done
 from shaky_sites import SITES, Moments, Region, ShakySite, returning
 
 
@@ -169,28 +173,90 @@ def test_a_site_that_returns_is_given_work_back_bit_by_bit(
     assert [event["site"] for event in region.log.of("site_returned")] == ["west"]
 
 
+def drained(
+    federation: Federation, site: str, *, before: int, patch: pytest.MonkeyPatch
+) -> Federation:
+    """A federation that drains a site before a round."""
+    step = Coordinator.step
+
+    def stepping(self: Coordinator, model: GlobalModel) -> Any:
+        if model.round_number + 1 == before:
+            self._run.mediator.orders.drain(site, "drain by alice", round_number=before).result(60)
+        return step(self, model)
+
+    patch.setattr(Coordinator, "step", stepping)
+    return federation
+
+
 def test_a_site_that_is_drained_is_not_said_to_be_lost(
     lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = lab.run(resources__workers=1)
-    federation = region.federation()
-    step = Coordinator.step
-
-    def stepping(self: Coordinator, model: GlobalModel) -> Any:
-        if model.round_number == 1:
-            self._run.mediator.orders.drain("west", "drain by alice", round_number=2).result(60)
-        return step(self, model)
-
-    monkeypatch.setattr(Coordinator, "step", stepping)
+    federation = drained(region.federation(), "west", before=2, patch=monkeypatch)
     result = in_time(federation.run)
     assert result.digest == reference.digest
-    (drained,) = region.log.of("site_drained")
-    assert (drained["site"], drained["reason"], drained["clients"] > 0) == (
+    (told,) = region.log.of("site_drained")
+    assert (told["site"], told["reason"], told["clients"] > 0) == (
         "west",
         "drain by alice",
         True,
     )
     assert region.log.of("site_lost") == []
+
+
+@pytest.mark.parametrize("went", ["site_lost", "site_drained"])
+def test_a_site_that_comes_back_while_no_coordinator_is_there_is_said_to_return_once(
+    went: str, lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(number: int) -> Callable[[Event], None]:
+        return raising(KeyboardInterrupt(), "round_finished", round=number)
+
+    moments = {"west": {1}} if went == "site_lost" else None
+    federation = region.federation(moments, interrupted(2))
+    with monkeypatch.context() as patch:
+        if went == "site_drained":
+            drained(federation, "west", before=2, patch=patch)
+        with pytest.raises(KeyboardInterrupt):
+            in_time(lambda: federation.run(run_id="r"))
+    federation.close()
+    assert [event["site"] for event in region.log.of(went)] == ["west"]
+    with pytest.raises(KeyboardInterrupt):
+        in_time(lambda: region.federation(None, interrupted(3)).resume("r"))
+    names = [event.name for event in region.log]
+    assert names.index("workers_ready") < names.index("site_returned")
+    assert names.index("site_returned") < names.index("round_started")
+    assert region.log.of("site_returned") == [{"site": "west"}]
+    in_time(lambda: region.federation().resume("r"))
+    assert region.log.of("site_returned") == []
+
+
+def test_a_site_that_comes_back_after_the_next_coordinator_began_is_said_to_return_once(
+    lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"sites__min_sites": 2}
+    stop = raising(KeyboardInterrupt(), "round_finished", round=1)
+    federation = region.federation({"west": {0}}, stop, **keys)
+    with pytest.raises(KeyboardInterrupt):
+        in_time(lambda: federation.run(run_id="r"))
+    federation.close()
+    prepare, step, away = ShakySite.prepare, Coordinator.step, {"west"}
+
+    def preparing(self: ShakySite, request: GangRequest) -> Future[Answer]:
+        if self.name in away:
+            return done(lambda: Refusal(self.name, "its Ray is gone"))
+        return prepare(self, request)
+
+    def stepping(self: Coordinator, model: GlobalModel) -> Any:
+        if model.round_number == 2:
+            assert region.log.of("site_returned") == []
+            away.clear()
+            self._run.mediator.readmit("west").result(60)
+        return step(self, model)
+
+    monkeypatch.setattr(ShakySite, "prepare", preparing)
+    monkeypatch.setattr(Coordinator, "step", stepping)
+    in_time(lambda: region.federation(**keys).resume("r"))
+    assert region.log.of("site_returned") == [{"site": "west"}]
 
 
 def test_a_run_without_any_site_ends_with_what_it_lacks_and_is_resumed(
@@ -237,7 +303,7 @@ def test_a_quorum_goes_on_without_a_site_and_again_without_it_when_resumed(
     reasons = [(event["clients"], event["of"]) for event in region.log.of("round_quorum")]
     assert reasons == [(8, 12), (8, 12)]
     assert first["clients"] == 8
-    records = sorted(path.name for path in (lab.runs / "r" / "journal").glob("*.json"))
+    records = sorted(path.name for path in (lab.runs / "r" / "journal").glob("round-*.json"))
     assert records == ["round-000001.counted.json", "round-000001.judged.json"]
     result = in_time(lambda: region.federation(**keys).resume("r"))
     for fact in ("model", "clients", "samples", "train_loss", "accuracy", "loss"):
