@@ -38,6 +38,9 @@ from ..core.links import LinkSpeed
 from ..core.reservation import Promise, SiteQuorum
 from ..errors import AnswerUnreadable, RunnersSpent, SiteUnreachable
 
+NEWS = 0.1
+"""A site's pace counts as changed from a tenth on."""
+
 
 class ChangeKind(StrEnum):
     """How a site's membership changed."""
@@ -82,6 +85,8 @@ class SiteMembership:
         self._assignment: Assignment | None = None
         self._pace: float | None = None
         """Seconds per sample of a vnode, if it was known when clients were assigned."""
+        self._paces: Mapping[str, float] = {}
+        """The same of single sites, as their rounds have shown it since."""
         self._round: tuple[Exchange | None, RoundWork] | None = None
         """What the clients were assigned by, if the costs of a round are known."""
         self._gone: dict[str, str] = {}
@@ -326,7 +331,7 @@ class SiteMembership:
         window: int,
         room: Mapping[str, int],
     ) -> Reassignment | None:
-        """Which clients should move before a round, by the links as they are now.
+        """Which clients should move before a round, by the links and paces as they are now.
 
         None if clients were not assigned by the costs of a round, or if a site that has clients
         is not there. See `ReassignmentProblem` for the arguments.
@@ -358,6 +363,20 @@ class SiteMembership:
                 for site, promise in self.promises.items()
             }
 
+    def know_paces(self, paces: Mapping[str, float]) -> None:
+        """Take the seconds per sample of a vnode that sites' own rounds have shown.
+
+        A pace that differs from the known one by a tenth of that or less stays as it is. Once there
+        is one, the pace of a site without one is not known.
+        """
+
+        def as_known(site: str, pace: float) -> float:
+            known = self._paces.get(site, pace)
+            return known if abs(pace - known) <= NEWS * known else pace
+
+        with self._lock:
+            self._paces = {site: as_known(site, pace) for site, pace in paces.items()}
+
     def share_out(self, share: Share, *, without: Collection[str] = ()) -> dict[str, Share]:
         """Deal clients to open sites not in `without`, by vnodes; empty if there is none."""
         if not (open_ := [each for each in self._open_capacities() if each.name not in without]):
@@ -377,9 +396,17 @@ class SiteMembership:
         return all(site in self.promises for site, share in self.assignment.shares.items() if share)
 
     def _capacities(self) -> list[SiteCapacity]:
+        promises, paces = self.promises, self._paces
+        usual = None if paces.keys() & promises.keys() else self._pace
         return [
-            SiteCapacity(promise.site, promise.vnodes, self._pace, promise.link)
-            for promise in self.promises.values()
+            SiteCapacity(
+                promise.site,
+                promise.vnodes,
+                paces.get(promise.site, usual),
+                promise.link,
+                pace_measured=promise.site in paces,
+            )
+            for promise in promises.values()
         ]
 
     def _open_capacities(self) -> list[SiteCapacity]:

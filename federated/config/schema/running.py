@@ -178,9 +178,10 @@ class Participation(Section):
     out: no replicas."""
     reassign_every: Positive | None = Field(default=None, examples=[20])
     """On a graph over several sites, with `assignment: locality`: rounds between decisions whether
-    clients move to other sites, by the links as the mediator has measured them by then. They move
-    if that saves more time in the rounds left than it takes to move their models, at most a tenth
-    of a site's clients at a time. Left out: clients stay where the run began with them."""
+    clients move to other sites, by the links as the mediator has measured them by then, and by the
+    paces that the sites' rounds have shown. They move if that saves more time in the rounds left
+    than it takes to move their models, at most a tenth of a site's clients at a time. Left out:
+    clients stay where the run began with them."""
     wait_for_sites_s: NonNegativeFloat = 60.0
     """Seconds to wait for a site that must return. Then the run ends, unless the quorum allows a
     round without its clients, or there is a replica of what they have."""

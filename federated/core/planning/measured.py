@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 
 from fedpilot.mediator.core.links import LinkSpeed
@@ -25,6 +26,12 @@ REPLICA = "replica"
 MOVE = "move"
 """The same of states of clients that move to another site."""
 TO_SITE, FROM_SITE = "to_site", "from_site"
+PACE_ROUNDS = 5
+"""The latest rounds that a site's pace is the median of."""
+PACE_LEAST = 3
+"""With so many of them one slow round alone is not believed."""
+PACE_FRESH = timedelta(days=1)
+"""A round counts for so long after its end."""
 Traffic = Iterable[tuple[int, str, str, str, int]]
 """Rows of traffic.csv: round, site, direction, purpose, bytes."""
 
@@ -99,6 +106,24 @@ def pace_of(document: Any) -> float | None:
     """The pace in a site's document, if it says one."""
     pace = document.get("seconds_per_sample") if isinstance(document, Mapping) else None
     return float(pace) if _is_amount(pace) else None
+
+
+def site_paces(rows: Sequence[Mapping[str, Any]], now: datetime) -> dict[str, float]:
+    """By site, the seconds of a vnode for a client's sample, as the latest rows show it.
+
+    A site that too few of their rounds have measured is left out.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows[-PACE_ROUNDS:]:
+        if now - datetime.fromisoformat(row["time"]) <= PACE_FRESH:
+            for site, document in row.get("sites", {}).items():
+                if pace := pace_of(document):
+                    found[site].append(pace)
+    return {
+        site: statistics.median(paces)
+        for site, paces in sorted(found.items())
+        if len(paces) >= PACE_LEAST
+    }
 
 
 def compared(plan: Mapping[str, Any], found: Measured) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.planning.measured import site_paces
 from ...core.rounds.participation import SiteRefused, TooFewSites
 from ...core.rounds.round_costs import Costs
 from ...core.state import State, averaged, digest
@@ -81,6 +82,7 @@ class Coordinator:
         if self._replication is not None:
             self._replication.recover()
         checkpoint = self._log.read_back()
+        self._know_paces()
         return self.first(initial) if checkpoint is None else model_of(checkpoint)
 
     def run(self, model: GlobalModel, moved: Callable[[GlobalModel], None]) -> str:
@@ -202,11 +204,16 @@ class Coordinator:
     def _record(self, row: dict[str, Any], model: GlobalModel) -> None:
         row["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._log.add(row, model)
+        self._know_paces()
         self._book_traffic()
         if model.round_number % self._config.outputs.checkpoint_every == 0:
             self._log.checkpoint(model)
         fields = {k: v for k, v in row.items() if k != "time"}
         self._run.emit("round_finished", of=self._config.federation.rounds, **fields)
+
+    def _know_paces(self) -> None:
+        paces = site_paces(self._log.latest, datetime.now(UTC))
+        self._run.mediator.membership.know_paces(paces)
 
     def _book_traffic(self) -> None:
         flows, budget = self._run.mediator.orders.drain_traffic(), self._run.orders.budget

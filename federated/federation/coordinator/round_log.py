@@ -7,6 +7,7 @@ so a resumed run reads them back first.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 from fedpilot.mediator.core.traffic import Flow
 
 from ...config.schema import RunConfig
+from ...core.planning.measured import PACE_ROUNDS
 from ...core.rounds.stopping import Progress
 from ...core.state import digest
 from ..run_folder.folder import Checkpoint, RunFolder
@@ -39,16 +41,24 @@ class RoundLog:
         self._last_round = 0
         """The last one with a row."""
         self._held: Collection[int] = ()
+        self._latest: deque[Mapping[str, Any]] = deque(maxlen=PACE_ROUNDS)
         self.progress = self._nothing_yet()
+
+    @property
+    def latest(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of the latest rounds, in their order."""
+        return tuple(self._latest)
 
     def read_back(self) -> Checkpoint | None:
         """The checkpoint to continue an interrupted run from; drops the rows of later rounds."""
         checkpoint = self._folder.load_checkpoint()
+        self._latest.clear()
         if checkpoint is None:
             self._folder.rewind(0)
             return None
         for row in self._folder.rewind(checkpoint.round_number):
             self._judge(row)
+            self._latest.append(row)
         self._saved_round = self._last_round = checkpoint.round_number
         return checkpoint
 
@@ -80,6 +90,7 @@ class RoundLog:
         is_best, self._last_round = self._judge(row), model.round_number
         if self.progress.best_round:
             row |= {"best": self.progress.best, "best_round": self.progress.best_round}
+        self._latest.append(row)
         if is_best:
             self._writes.put(partial(self._save_model, "best", model), instead_of="best")
         self._writes.put(partial(self._folder.append_row, row))

@@ -101,6 +101,18 @@ class SiteBalance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SitePace:
+    """How fast a site is, as its own rounds have shown it."""
+
+    site: str
+    seconds_per_sample: float
+    """Of one vnode."""
+
+    def __str__(self) -> str:
+        return f"{brief(self.seconds_per_sample)} at {self.site}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """Why a client is at its site."""
 
@@ -119,6 +131,8 @@ class Explained:
     """The cheapest other site, the first by name; None if no price is known."""
     pays: bool = False
     """Whether a round would be cheaper there."""
+    paces: tuple[SitePace, ...] = ()
+    """On a graph: those of its own site and the next best one that were measured."""
     balance: tuple[SiteBalance, ...] = ()
     """In a star: its own site, and the one with the fewest clients a vnode if it had this one."""
     needs: tuple[Need, ...] | None = None
@@ -281,9 +295,16 @@ def _priced(
         seconds=move.seconds(sites)[0] if timed else None,
         next_best=prices[to],
         pays=move.pays(sites, timed=timed),
+        paces=tuple(_paces([sites[here], sites[to]])),
         needs=tuple(_needs(client, move, (here, to), sites, assignment, room)),
         unknown=Prices.of(sites, samples_known=work.samples is not None).unknown if timed else (),
     )
+
+
+def _paces(sites: Sequence[SiteCapacity]) -> Iterator[SitePace]:
+    for site in sites:
+        if site.pace_measured and site.seconds_per_sample is not None:
+            yield SitePace(site=site.name, seconds_per_sample=site.seconds_per_sample)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,6 +438,8 @@ def _in_a_star(found: Explained) -> Iterator[str]:
 
 def _on_a_graph(found: Explained, price: Price) -> Iterator[str]:
     yield f"next best site: {price.site}, {_price(found, price)}"
+    if found.paces:
+        yield f"pace: a sample takes a vnode {listed(list(map(str, found.paces)))}, as measured"
     if price.full is not None:
         yield f"room: {price.site} is full, with {counted(price.full, 'client')} that may move"
     if price.keeps is not None:

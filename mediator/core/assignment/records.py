@@ -30,6 +30,8 @@ class SiteCapacity:
     seconds_per_sample: float | None = None
     """The pace of one vnode; None if it is not known."""
     link: LinkSpeed = field(default_factory=LinkSpeed)
+    pace_measured: bool = False
+    """Whether the site's own rounds have shown its pace."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

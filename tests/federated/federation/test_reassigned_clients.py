@@ -28,6 +28,7 @@ from graph_runs import NAMES, over, run_over
 from records import Archive
 from shaky_sites import SITE, Outages, ShakySite, returning
 
+PHASES = "fedpilot.federated.federation.coordinator.phases"
 ROUNDS, CLIENTS = 7, 60
 GRAPH: dict[str, Any] = {
     "name": "small_world",
@@ -40,6 +41,14 @@ MOVING = {**GRAPH, "participation__reassign_every": 2, "participation__wait_for_
 FAST = dict.fromkeys(NAMES, 1e6)
 SLOW = {**FAST, "north": 1e3}
 RING = {"participation__reassign_every": 2, "federation__rounds": ROUNDS}
+
+
+@pytest.fixture(autouse=True)
+def paces(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What each round measures as the sites' paces: nothing, unless a test says something."""
+    found: dict[str, float] = {}
+    monkeypatch.setattr(f"{PHASES}.training.paces_of", lambda answers: dict(found))
+    return found
 
 
 class Links:
@@ -206,6 +215,76 @@ def test_the_trail_of_a_client_has_the_move_before_and_after_a_resume(lab: Lab) 
         assert said in after.explain(client)
 
 
+# -- paces that sites' own rounds have shown -------------------------------------------------------
+
+EQUAL = dict.fromkeys(NAMES, 1e-2)
+SLOWER = {**EQUAL, "north": 4e-2}
+"""So training takes much longer than what crosses fast links."""
+
+
+def test_clients_leave_a_site_whose_own_rounds_are_slow_and_no_bit_changes(
+    lab: Lab, calm: Calm, paces: dict[str, float]
+) -> None:
+    log = Log()
+    paces |= SLOWER
+    run = run_moving(lab, {3: FAST}, log)
+    calm.check(run)
+    first, *_ = log.of("reassigned")
+    assert first["round"] == 5
+    assert "north" in {each["from"] for each in first["moves"]}
+    assert "north" not in {each["to"] for each in first["moves"]}
+    assert len(shares_of(run.folder)["north"]) < CLIENTS // 3
+    for row in run.rows:
+        assert {site: each["seconds_per_sample"] for site, each in row["sites"].items()} == paces
+
+
+def test_a_single_slow_round_changes_no_decision(lab: Lab, paces: dict[str, float]) -> None:
+    def moves(slow_round: int | None) -> list[Any]:
+        def observer(event: Event) -> None:
+            if event.name == "round_started":
+                paces.update(SLOWER if event.fields["round"] == slow_round else EQUAL)
+
+        log = Log()
+        run_moving(lab, {3: FAST}, log, observer)
+        return [event["moves"] for event in log.of("reassigned")]
+
+    assert moves(4) == moves(None)
+
+
+def test_a_resumed_run_knows_the_paces_from_its_rows(lab: Lab, paces: dict[str, float]) -> None:
+    stop = raising(KeyboardInterrupt(), "round_finished", round=4)
+    paces |= SLOWER
+    with moving(lab, {}, stop) as federation, pytest.raises(KeyboardInterrupt):
+        in_time(lambda: federation.run(run_id="r"))
+    known: list[dict[str, float]] = []
+    with moving(lab, {}) as federation:
+
+        def observer(event: Event) -> None:
+            if event.name == "round_started":
+                membership = federation.gang.running("it runs").membership
+                found = {each.site: each.seconds_per_sample for each in membership.explain(0).paces}
+                known.append(found)
+
+        federation._events.observers.append(observer)
+        in_time(lambda: federation.resume("r"))
+    assert len(known[0]) == 2, "those of the client's site and the next best one"
+    assert known[0].items() <= SLOWER.items()
+
+
+def test_explaining_a_client_shows_the_paces_that_were_measured(
+    lab: Lab, paces: dict[str, float]
+) -> None:
+    paces |= SLOWER
+    with moving(lab, {3: FAST}, participation__reassign_every=None) as federation:
+        in_time(federation.run)
+        membership = federation.gang.running("it runs").membership
+        here = membership.assignment.site_of(0)
+        measured = {each.site: each.seconds_per_sample for each in membership.explain(0).paces}
+    assert len(measured) == 2
+    assert here in measured
+    assert measured.items() <= paces.items()
+
+
 def test_a_run_that_moved_clients_is_verified_and_continued(lab: Lab) -> None:
     run = run_moving(lab, {1: SLOW})
     found = Archive(lab.runs.parent, ExitStack()).verify(run.run_id, how=Replay.ALL)
@@ -219,7 +298,7 @@ def test_a_run_that_moved_clients_is_verified_and_continued(lab: Lab) -> None:
 
 # -- the coordinator ends amid a move --------------------------------------------------------------
 
-PHASE = "fedpilot.federated.federation.coordinator.phases.reassignment"
+PHASE = f"{PHASES}.reassignment"
 
 
 def resumed(lab: Lab, speeds: dict[str, float] | None = None, **keys: Any) -> tuple[RunResult, Log]:

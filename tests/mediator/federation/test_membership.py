@@ -18,6 +18,7 @@ from fedpilot.mediator import (
 )
 from fedpilot.mediator.core.assignment import Exchange, RoundWork, moved, size
 from fedpilot.mediator.core.links import LinkSpeed
+from fedpilot.mediator.federation.membership import SiteMembership
 
 
 def test_clients_are_assigned_by_the_strategy_that_was_asked_for() -> None:
@@ -203,6 +204,62 @@ def test_clients_move_by_the_links_as_they_are_now(left_alone: list[str], to: se
     assert {move.to for move in found.moves} == to
     membership.move(found.moves)
     assert membership.assignment == moved(before, found.moves)
+
+
+def computing() -> SiteMembership:
+    """Two sites with equal links, on which a round is computation almost alone."""
+    mediator = mediator_of(FakeSite("a"), FakeSite("b"), assignment="locality")
+    mediator.reserve(REQUEST)
+    membership = mediator.membership
+    exchange = Exchange.between(*np.random.default_rng(1).integers(0, 100, (250, 2)).T)
+    work = RoundWork(model_bytes=10, samples=np.full(100, 10))
+    membership.assign(100, exchange=exchange, work=work, seconds_per_sample=1.0)
+    membership.know_links(dict.fromkeys("ab", LinkSpeed(up=1e6, down=1e6)))
+    return membership
+
+
+def ways(membership: SiteMembership) -> set[tuple[str, str]]:
+    """From where clients should move to which site."""
+    found = membership.reassignment(
+        state_bytes=1, round_number=3, rounds_left=9, window=3, room={"a": 99, "b": 99}
+    )
+    assert found is not None
+    return {(move.origin, move.to) for move in found.moves}
+
+
+@pytest.mark.parametrize(
+    ("paces", "moves"),
+    [
+        pytest.param({}, set(), id="equal as planned"),
+        pytest.param({"a": 7.0, "b": 7.0}, set(), id="equal, and not as planned"),
+        pytest.param({"a": 1.0, "b": 3.0}, {("b", "a")}, id="clients leave a slow site"),
+        pytest.param({"b": 3.0}, set(), id="a site without a measurement counts as the other"),
+    ],
+)
+def test_clients_move_by_the_paces_that_sites_have_shown(
+    paces: dict[str, float], moves: set[tuple[str, str]]
+) -> None:
+    membership = computing()
+    membership.know_paces(paces)
+    assert ways(membership) == moves
+
+
+def test_a_pace_that_changes_by_a_tenth_stays_as_it_is() -> None:
+    membership = computing()
+
+    def known(**paces: float) -> dict[str, float]:
+        membership.know_paces(paces)
+        return {each.site: each.seconds_per_sample for each in membership.explain(0).paces}
+
+    assert known(a=1.0, b=1.0) == {"a": 1.0, "b": 1.0}
+    assert known(a=1.09, b=1.2) == {"a": 1.0, "b": 1.2}
+    assert known(a=1.11) == {"a": 1.11}
+
+
+def test_paces_of_sites_that_are_away_do_not_hide_the_plan_s() -> None:
+    membership = computing()
+    membership.know_paces({"c": 5.0})
+    assert membership.explain(0).unknown == ("the round trips of all sites: count as free",)
 
 
 def test_while_a_site_with_clients_is_away_nothing_is_decided() -> None:

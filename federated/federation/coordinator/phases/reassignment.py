@@ -1,9 +1,9 @@
 """ReassignmentPhase: moves clients to other sites between rounds, where that makes rounds shorter.
 
-The membership decides, by the links as they are now. The states of clients that move are copied
-first. The move counts once the journal says where the clients are: if this process dies before, a
-resumed run finds their states where they were, and otherwise where they are. A site that is lost
-meanwhile ends the move, and the run goes on as it was.
+The membership decides, by the links and paces as they are now. The states of clients that move are
+copied first. The move counts once the journal says where the clients are: if this process dies
+before, a resumed run finds their states where they were, and otherwise where they are. A site that
+is lost meanwhile ends the move, and the run goes on as it was.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ If a clock decides which clients count, the phase journals them before use, for 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from fedpilot.mediator import Payload
 
+from ....core.population.federated_data.declarations import Exactness
 from ....core.population.shares import packed, unpacked
 from ....core.rounds.participation import Rules, least
 from ....core.sums.partial import COARSER_STEP, COARSEST, Partial
@@ -162,7 +164,25 @@ class TrainingPhase:
         parts = [(each.part.site, partial_of(each.payload)) for each in answers]
         if any(partial.overflowed for _, partial in parts):
             return {}
-        return self.run.limits.measure(number, parts)
+        row, paces = self.run.limits.measure(number, parts), paces_of(answers)
+        for site, shown in row["sites"].items():
+            # With the pace and the round's seconds, a reader could work out a site's samples.
+            exact = self.run.told(site) is Exactness.EXACT
+            shown["seconds_per_sample"] = paces.get(site) if exact else None
+        return row
+
+
+def paces_of(answers: Sequence[Answered]) -> dict[str, float]:
+    """By site, the seconds that a vnode trained for a sample; without sites that did not train."""
+    seconds, samples = Counter[str](), Counter[str]()
+    for each in answers:
+        seconds[each.part.site] += each.payload.header["training_seconds"]
+        samples[each.part.site] += partial_of(each.payload).tally.samples
+    return {
+        site: float(f"{seconds[site] / count:.4g}")
+        for site, count in samples.items()
+        if count and seconds[site]
+    }
 
 
 def _merged(answers: Sequence[Payload]) -> Partial:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.federated.core.planning.measured import compared, link_of, measured, pace_of
+from fedpilot.federated.core.planning.measured import (
+    compared,
+    link_of,
+    measured,
+    pace_of,
+    site_paces,
+)
 from fedpilot.mediator.core.links import LinkSpeed
 
 
@@ -100,3 +108,50 @@ anything = st.recursive(
 @given(st.lists(st.dictionaries(st.sampled_from(list(row(1))), anything)), anything)
 def test_any_rows_are_read(rows: list[dict[str, Any]], sites: Any) -> None:
     assert measured("r", rows, (), epochs=1, sites=sites).rounds <= len(rows)
+
+
+# -- sites' own paces ------------------------------------------------------------------------------
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def paced(paces: Mapping[str, Any], hours_ago: float = 0.0) -> dict[str, Any]:
+    """A round's row with what it says of each site's pace."""
+    sites = {site: {"clients": 3, "seconds_per_sample": pace} for site, pace in paces.items()}
+    return {"time": (NOON - timedelta(hours=hours_ago)).isoformat(), "sites": sites}
+
+
+@pytest.mark.parametrize(
+    ("paces", "found"),
+    [
+        pytest.param([2.0, 2.0, 2.0], {"a": 2.0}, id="three rounds"),
+        pytest.param([2.0, 2.0], {}, id="too few rounds"),
+        pytest.param([2.0, 90.0, 2.0], {"a": 2.0}, id="a slow round among them"),
+        pytest.param([90.0, 2.0, 2.0], {"a": 2.0}, id="a slow first round"),
+        pytest.param([2.0, 2.0, 2.0, 9.0, 9.0], {"a": 2.0}, id="slow for less than half of them"),
+        pytest.param([2.0, 2.0, 9.0, 9.0, 9.0], {"a": 9.0}, id="slow for more than half of them"),
+        pytest.param([2.0] * 9 + [9.0] * 3, {"a": 9.0}, id="only the latest rounds count"),
+        pytest.param([None, 2.0, None, 2.0], {}, id="rounds that did not measure it"),
+        pytest.param([None, 2.0, 3.0, 2.5, None], {"a": 2.5}, id="some that did not"),
+        pytest.param([0.0, -1.0, "x", True, float("nan")], {}, id="what is no pace"),
+    ],
+)
+def test_a_site_s_pace_is_the_median_of_its_latest_rounds(
+    paces: list[Any], found: dict[str, float]
+) -> None:
+    assert site_paces([paced({"a": pace}) for pace in paces], NOON) == found
+
+
+def test_each_site_has_a_pace_of_its_own() -> None:
+    rows = [paced({"b": 3.0, "a": 1.0}), *2 * [paced({"a": 1.0, "b": 3.0, "c": 2.0})]]
+    assert site_paces(rows, NOON) == {"a": 1.0, "b": 3.0}
+
+
+def test_a_pace_that_was_measured_long_ago_is_forgotten() -> None:
+    rows = [paced({"a": 2.0}, hours) for hours in (23.0, 22.0, 21.0)]
+    assert site_paces(rows, NOON) == {"a": 2.0}
+    assert site_paces(rows, NOON + timedelta(hours=2)) == {}
+
+
+def test_rows_that_say_nothing_of_sites_measure_nothing() -> None:
+    assert site_paces([{"time": NOON.isoformat()}, *2 * [paced({"a": 2.0})]], NOON) == {}

@@ -322,3 +322,5 @@ def test_a_share_of_the_samples_is_told_as_the_samples_are(
     assert (told["clients"], told["share"]) == (2, share)
     assert 0 < told["norm"] < 10
     assert -1 <= told["cosine"] <= 1
+    # Beside `training_seconds` of all sites, their paces would tell their samples.
+    assert (told["seconds_per_sample"] is not None) == (disclose.get("counts") == "exact")

@@ -194,6 +194,7 @@ def told(
     vnodes: Mapping[str, int] | None = None,
     exchange: Exchange | None = PAIRS,
     pace: float | None = None,
+    measured: Mapping[str, float] | None = None,
     there: str = "ab",
     **changes: Any,
 ) -> Explained:
@@ -201,8 +202,15 @@ def told(
         Assignment(strategy="locality", movable=SHARES, given={"a": 3, "b": 3}, reason="so"),
         **changes,
     )
+    paces = measured or {}
     sites = [
-        SiteCapacity(n, (vnodes or {}).get(n, 1), pace, (links or {}).get(n, LinkSpeed()))
+        SiteCapacity(
+            n,
+            (vnodes or {}).get(n, 1),
+            paces.get(n, pace),
+            (links or {}).get(n, LinkSpeed()),
+            pace_measured=n in paces,
+        )
         for n in there
     ]
     return explained(client, assignment, sites, WORK if exchange else None, exchange)
@@ -288,6 +296,16 @@ MEDIUM = LinkSpeed(up=1e4, down=1e4)
             id="nothing is in the way",
         ),
         pytest.param(
+            told(measured={"a": 0.002, "b": 0.0311}, links={"a": FAST, "b": SLOW}),
+            "pace: a sample takes a vnode 2 ms at a and 31.1 ms at b, as measured",
+            id="paces that were measured",
+        ),
+        pytest.param(
+            told(measured={"b": 0.0311}),
+            "pace: a sample takes a vnode 31.1 ms at b, as measured",
+            id="the pace that was measured",
+        ),
+        pytest.param(
             told(movable={}, pinned=SHARES),
             "what would move it: nothing, its data is pinned to a",
             id="data that may not move",
@@ -339,6 +357,12 @@ MEDIUM = LinkSpeed(up=1e4, down=1e4)
 )
 def test_it_is_said_in_sentences(found: Explained, sentence: str) -> None:
     assert sentence in found.sentences
+
+
+def test_a_pace_that_was_only_planned_is_not_said_to_be_measured() -> None:
+    found = told(pace=20.0, links={"a": SLOW, "b": SLOW})
+    assert found.paces == ()
+    assert not any(sentence.startswith("pace") for sentence in found.sentences)
 
 
 def test_explaining_says_what_the_strategy_decided() -> None:
