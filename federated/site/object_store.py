@@ -1,16 +1,16 @@
 """GlobalObjectStore: the model states at this site, by key and by digest.
 
-Equal states are stored once, and a state is dropped with its last key. Beyond `limit_bytes`, the
-least recently used states go to disk. A state read back is checked by its digest: a corrupt file is
-an error, never wrong tensors.
+Equal states are stored once, and a state is dropped with its last key. A key may be for counted
+readers, and goes with the last of them. Beyond `limit_bytes`, the least recently used states go to
+disk. A state read back is checked by its digest: a corrupt file is an error, never wrong tensors.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,22 +57,47 @@ class GlobalObjectStore:
         self._limit_bytes = limit_bytes
         self._folder = folder
         self._spilled: TemporaryDirectory[str] | None = None
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        """By digest, the least recently used first."""
+        self._entries: dict[str, _Entry] = {}
+        """By digest."""
+        self._in_memory: OrderedDict[str, None] = OrderedDict()
+        """Digests of the states in memory, the least recently used first."""
+        self._memory_bytes = 0
         self._keys: dict[str, str] = {}
+        """The digest of each key."""
+        self._named: Counter[str] = Counter()
+        """The number of keys of each digest."""
+        self._waiting: dict[str, set[int]] = {}
+        """By key: its readers that are still to come."""
         self._closed = False
         self._lock = threading.RLock()
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the states in memory."""
-        return sum(entry.nbytes for entry in self._entries.values() if entry.state is not None)
+        return self._memory_bytes
 
-    def put(self, key: str, state: State, *, known: str | None = None) -> str:
+    def keys(self) -> tuple[str, ...]:
+        """All keys, in the order in which they were first put."""
+        with self._lock:
+            return tuple(self._keys)
+
+    def size(self) -> int:
+        """The number of keys."""
+        return len(self._keys)
+
+    def put(
+        self,
+        key: str,
+        state: State,
+        *,
+        known: str | None = None,
+        readers: Iterable[int] | None = None,
+    ) -> str:
         """Point a key to a state, instead of its earlier one; returns the digest.
 
-        `known` is the digest if the caller has it already. Raises FederatedError if the key is the
-        digest of another state, or if the disk has no room for spilled states.
+        `known` is the digest if the caller has it already. With `readers` the key stays until
+        `finish` was called for all of them, otherwise until `delete`. Raises FederatedError if the
+        key is the digest of another state, or if the disk has no room for spilled states.
         """
         name = known or digest(state)
         if is_digest(key) and key != name:
@@ -86,9 +111,13 @@ class GlobalObjectStore:
             entry = self._entries.setdefault(name, _Entry(nbytes(state.values())))
             if entry.state is None:
                 _remove_file(entry)  # it may be corrupt, and this state is not
-                entry.state = _unwritable(state)
+                self._load(name, state)
             before, self._keys[key] = self._keys.get(key), name
+            self._named[name] += 1
             self._drop_unwanted(before)
+            self._waiting.pop(key, None)
+            if readers is not None:
+                self._waiting[key] = set(readers)
             self._use(name)
         return name
 
@@ -96,6 +125,23 @@ class GlobalObjectStore:
         """A state; FederatedError if it is missing or its file corrupt."""
         with self._lock:
             return self._read(self._resolve(key_or_digest))
+
+    def digest_of(self, key: str) -> str | None:
+        """The digest of a key's state; None if there is no such key."""
+        return self._keys.get(key)
+
+    def finish(self, key: str, readers: Iterable[int]) -> frozenset[int]:
+        """Count off readers of a key, which is deleted with the last of all its readers.
+
+        Returns those that were still to come.
+        """
+        with self._lock:
+            waiting = self._waiting.get(key, set())
+            found = waiting.intersection(readers)
+            waiting -= found
+            if found and not waiting:
+                self.delete(key)
+            return frozenset(found)
 
     def shared(self, key_or_digest: str) -> Any:
         """What to send a worker: a small state itself, a large one as the fabric's handle.
@@ -114,6 +160,7 @@ class GlobalObjectStore:
     def delete(self, key: str) -> None:
         """Remove a key; a missing key is no error."""
         with self._lock:
+            self._waiting.pop(key, None)
             self._drop_unwanted(self._keys.pop(key, None))
 
     def __contains__(self, key_or_digest: str) -> bool:
@@ -124,8 +171,9 @@ class GlobalObjectStore:
         """Drop everything and remove spilled files; may be called twice."""
         with self._lock:
             self._closed = True
-            self._entries.clear()
-            self._keys.clear()
+            for each in (self._entries, self._in_memory, self._keys, self._named, self._waiting):
+                each.clear()
+            self._memory_bytes = 0
             if self._spilled is not None:
                 self._spilled.cleanup()
                 self._spilled = None
@@ -143,18 +191,32 @@ class GlobalObjectStore:
         state = entry.state
         if state is None:
             assert entry.file is not None
-            state = entry.state = _unwritable(_checked(name, entry.file))
+            state = self._load(name, _checked(name, entry.file))
         self._use(name)
         return state
 
-    def _use(self, name: str) -> None:
-        self._entries.move_to_end(name)
-        for spilled, entry in self._entries.items():
-            if self.memory_bytes <= self._limit_bytes:
-                return
-            if entry.state is not None and entry.file is None:
-                entry.file = self._written(spilled, entry.state)
+    def _load(self, name: str, state: State) -> State:
+        entry = self._entries[name]
+        entry.state = _unwritable(state)
+        self._in_memory[name] = None
+        self._memory_bytes += entry.nbytes
+        return entry.state
+
+    def _unload(self, name: str) -> None:
+        if name in self._in_memory:
+            entry = self._entries[name]
+            del self._in_memory[name]
+            self._memory_bytes -= entry.nbytes
             entry.state = None
+
+    def _use(self, name: str) -> None:
+        self._in_memory.move_to_end(name)
+        while self._memory_bytes > self._limit_bytes and self._in_memory:
+            oldest = next(iter(self._in_memory))
+            entry = self._entries[oldest]
+            if entry.state is not None and entry.file is None:
+                entry.file = self._written(oldest, entry.state)
+            self._unload(oldest)
 
     def _written(self, name: str, state: State) -> Path:
         try:
@@ -172,7 +234,13 @@ class GlobalObjectStore:
         return path
 
     def _drop_unwanted(self, name: str | None) -> None:
-        if name is not None and name in self._entries and name not in self._keys.values():
+        """Forget one key of a state, and the state with its last one."""
+        if name is None:
+            return
+        self._named[name] -= 1
+        if not self._named[name]:
+            del self._named[name]
+            self._unload(name)
             _remove_file(self._entries.pop(name))
 
 

@@ -113,6 +113,59 @@ def test_what_is_given_out_cannot_be_changed(store: GlobalObjectStore, tmp_path:
             store.get(key)["w"][0] = 5.0
 
 
+def test_it_tells_its_keys_and_how_many_they_are(store: GlobalObjectStore) -> None:
+    assert (store.keys(), store.size()) == ((), 0)
+    for key in ("run/client_0/round_1", "run/client_1/round_1"):
+        store.put(key, state(1))
+    assert store.keys() == ("run/client_0/round_1", "run/client_1/round_1")
+    assert store.size() == 2
+    assert store.digest_of("run/client_1/round_1") == digest(state(1))
+    store.delete("run/client_0/round_1")
+    assert (store.keys(), store.size()) == (("run/client_1/round_1",), 1)
+    assert store.digest_of("run/client_0/round_1") is None
+
+
+# -- counted readers --------------------------------------------------------------------------
+
+
+def test_a_state_goes_with_the_last_of_its_readers(
+    store: GlobalObjectStore, tmp_path: Path
+) -> None:
+    name = store.put("a", state(1, 9 * KB), readers=(4, 5, 6))
+    assert len(files(tmp_path)) == 1
+    assert store.finish("a", [5, 9]) == {5}
+    assert store.finish("a", [5]) == frozenset(), "a reader counts once"
+    assert digest(store.get("a")) == name, "it may read again"
+    assert store.finish("a", [4, 6]) == {4, 6}
+    assert "a" not in store
+    assert name not in store
+    assert files(tmp_path) == []
+
+
+def test_the_readers_of_a_key_leave_its_state_to_other_keys(store: GlobalObjectStore) -> None:
+    name = store.put("a", state(1), readers=[4])
+    store.put("b", state(1), readers=[4])
+    store.put("kept", state(2))
+    assert store.finish("a", [4]) == {4}
+    assert store.finish("kept", [4]) == store.finish("missing", [4]) == frozenset()
+    assert digest(store.get("b")) == name
+    assert store.keys() == ("b", "kept")
+
+
+def test_a_key_that_is_put_again_waits_for_all_its_readers(store: GlobalObjectStore) -> None:
+    store.put("a", state(1), readers=[4, 5])
+    store.finish("a", [4])
+    store.put("a", state(2), readers=[4, 5])
+    store.finish("a", [5])
+    assert digest(store.get("a")) == digest(state(2))
+    store.finish("a", [4])
+    assert store.size() == 0
+    store.put("a", state(3), readers=[4])
+    store.put("a", state(3))
+    assert store.finish("a", [4]) == frozenset(), "nobody is waited for any more"
+    assert "a" in store
+
+
 # -- spilling ---------------------------------------------------------------------------------
 
 
@@ -241,6 +294,7 @@ def test_a_large_state_is_stored_in_the_fabric_once_while_it_is_here(
 STATES = [state(number, size * KB) for number, size in enumerate((0, 1, 1, 2, 3, 9, 120, 150))]
 NAMES = [digest(each) for each in STATES]
 KEYS = st.sampled_from("abcdef")
+READERS = st.sets(st.integers(0, 3), min_size=1)
 LIMIT = 10 * KB
 
 
@@ -252,6 +306,7 @@ class AgainstDicts(RuleBasedStateMachine):
         self.fabric = Fabric()
         self.store = GlobalObjectStore(self.fabric.put, limit_bytes=LIMIT)
         self.keys: dict[str, int] = {}
+        self.waiting: dict[str, set[int]] = {}
         self.handles: dict[str, str] = {}
 
     def present(self) -> set[str]:
@@ -262,11 +317,27 @@ class AgainstDicts(RuleBasedStateMachine):
         told = NAMES[which] if known else None
         assert self.store.put(key, STATES[which], known=told) == NAMES[which]
         self.keys[key] = which
+        self.waiting.pop(key, None)
+
+    @rule(key=KEYS, which=st.integers(0, len(STATES) - 1), readers=READERS)
+    def put_for(self, key: str, which: int, readers: set[int]) -> None:
+        self.store.put(key, STATES[which], readers=readers)
+        self.keys[key] = which
+        self.waiting[key] = set(readers)
+
+    @rule(key=KEYS, readers=READERS)
+    def finish(self, key: str, readers: set[int]) -> None:
+        waiting = self.waiting.get(key, set())
+        assert self.store.finish(key, readers) == waiting & readers
+        waiting -= readers
+        if key in self.waiting and not waiting:
+            del self.keys[key], self.waiting[key]
 
     @rule(key=KEYS)
     def delete(self, key: str) -> None:
         self.store.delete(key)
         self.keys.pop(key, None)
+        self.waiting.pop(key, None)
 
     @rule(key=KEYS)
     def get(self, key: str) -> None:
@@ -290,6 +361,8 @@ class AgainstDicts(RuleBasedStateMachine):
         present = self.present()
         self.handles = {n: h for n, h in self.handles.items() if n in present}
         assert {name for name in NAMES if name in self.store} == present
+        assert set(self.store.keys()) == self.keys.keys()
+        assert self.store.size() == len(self.keys)
         assert self.store.memory_bytes <= LIMIT
 
     def teardown(self) -> None:
