@@ -38,7 +38,7 @@ def main() -> None:
         key = topology.publish(node.id, trained.state)  # steps 4 and 5; node.publish() is the same
         print(f"4. its state_dict, in the GlobalObjectStore: {', '.join(trained.state)}")
         around = " and ".join(node.neighbors)
-        print(f"5. the key {key[:12]}, published to {around} by the TopologyManager")
+        print(f"5. the key {key}, published to {around} by the TopologyManager")
 
         for neighbor in (federation[name] for name in node.neighbors):
             neighbor.publish(neighbor.train().state)

@@ -219,8 +219,6 @@ class Federation:
         While another thread starts the federation, it waits until that thread has given up.
         """
         self.gang.close()
-        if (topology := self.nodes.__dict__.get("topology")) is not None:
-            topology.close()
 
     def __enter__(self) -> Self:
         return self

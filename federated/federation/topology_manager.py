@@ -1,12 +1,12 @@
 """TopologyManager: who exchanges with whom on a federation's graph, and over which channel.
 
-No process of its own answers: the graph is a function of the config, the same everywhere. States
-that clients publish lie in the user's process, where single clients' results come to.
+No process of its own answers: the graph is a function of the config, the same everywhere. The
+user's process knows who has published what; the states lie at the sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fedpilot.mediator import Payload
+
 from ..core.lifecycle import NodeState
 from ..core.state import State
 from ..core.topology.edges import Edges
 from ..core.topology.mixing import Mixing
 from ..errors import FederatedError
-from .published_states import PublishedStates
+from .publications import Publication, Publications, PublishingClients
 
 if TYPE_CHECKING:
     from ..core.topology.graphs import Topology
@@ -60,17 +62,19 @@ class NotANeighbor(FederatedError):
         return f"{self.other} is no neighbor of {self.client_id}, which gets none of its states"
 
 
-class Clients(Protocol):
+class Clients(PublishingClients, Protocol):
     """What a TopologyManager needs of the clients."""
 
-    def client_id(self, index: int) -> str:
-        """The id of a client."""
+    @property
+    def run(self) -> str:
+        """With what keys of published states begin."""
+
+    @property
+    def round(self) -> int:
+        """Rounds that the global model has seen."""
 
     def index_of(self, client_id: str) -> int:
         """The inverse; raises UnknownClient."""
-
-    def site_of(self, index: int) -> str:
-        """The site of a client; empty before clients are assigned."""
 
     def show(self, index: int) -> Mapping[str, Any]:
         """The state of a client's node; starts nothing."""
@@ -128,47 +132,69 @@ class TopologyManager:
     # -- states -----------------------------------------------------------------------------------
 
     @cached_property
-    def _published(self) -> PublishedStates:
-        return PublishedStates()
+    def _published(self) -> Publications:
+        return Publications(self._clients)
 
-    def publish(self, client_id: str, state: State) -> str:
-        """Let a client's neighbors have a state of it; returns its key, the digest.
+    def publish(self, client_id: str, state: State, round_number: int | None = None) -> str:
+        """Let those that take of a client in a round have a state of it; returns its key.
 
-        It replaces the client's earlier one. Raises UnknownClient.
+        The key is `<run>/<client>/round_<n>`; without a number the round is the next one. The state
+        lies in the GlobalObjectStore of the client's site, until the client and all that take of it
+        have read it, or the client publishes another one. Starts what is needed. Raises
+        UnknownClient, and FederatedError for a state that is no model of the federation.
         """
-        return self._published.publish(self._clients.index_of(client_id), state)
+        client, number = self._clients.index_of(client_id), self._number(round_number)
+        key = f"{self._clients.run}/{client_id}/round_{number}"
+        edges = self._edges(number)
+        takers = edges.receivers[edges.sources == client].tolist()
+        self._published.publish(client, number, key, state, [client, *takers])
+        return key
 
-    def published(self, client_id: str, by: str, round_number: int = 1) -> State:
-        """What a client has published last, for itself or for a client that takes of it.
+    def published(self, client_id: str, by: str, round_number: int | None = None) -> State:
+        """What a client has published for a round, for itself or for one that takes of it.
 
-        Raises UnknownClient, NotANeighbor, and FederatedError if it has published nothing.
+        This counts as having read it. Raises UnknownClient, NotANeighbor, StateGone, and
+        FederatedError if the client has published nothing for that round.
         """
-        if client_id != by and client_id not in self.neighbors(by, round_number):
+        reader, number = self._clients.index_of(by), self._number(round_number)
+        if client_id != by and client_id not in self.neighbors(by, number):
             raise NotANeighbor(by, client_id)
-        client = self._clients.index_of(client_id)
-        if self._published.digest_of(client) is None:
-            raise FederatedError(f"{client_id} has published no state")
-        return self._published.of(client)
+        return self._published.read(self._publication(client_id, number), reader)
 
-    def around(self, client_id: str, round_number: int = 1) -> list[tuple[State, int]]:
-        """The states that a client mixes, its own among them, and the weight of each.
+    def around(
+        self, client_id: str, round_number: int | None = None
+    ) -> list[tuple[Publication, int]]:
+        """What a client mixes, its own state first, and the weight of each; reads no state.
 
-        The client keeps the weights of neighbors that have published nothing. Raises as
-        `published`.
+        The client keeps the weights of neighbors that have published nothing for the round. Raises
+        UnknownClient, and FederatedError if the client itself has published nothing.
         """
-        own = self._clients.index_of(client_id)
-        self.published(client_id, client_id)
-        mixing = self._mixing_of(round_number)
+        own, number = self._clients.index_of(client_id), self._number(round_number)
+        mine = self._publication(client_id, number)
+        mixing = self._mixing_of(number)
         entries = slice(mixing.starts[own], mixing.starts[own + 1])
-        sources = mixing.sources[entries].tolist()
-        weights = dict(zip(sources, mixing.weights[entries].tolist(), strict=True))
-        there = [each for each in sources if self._published.digest_of(each) is not None]
-        weights[own] += sum(weights[each] for each in sources if each not in there)
-        return [(self._published.of(each), weights[each]) for each in there]
+        sources, weights = mixing.sources[entries].tolist(), mixing.weights[entries].tolist()
+        kept, found = 0, []
+        for source, weight in zip(sources, weights, strict=True):
+            publication = self._published.of(source, number)
+            if source == own or publication is None:
+                kept += weight
+            else:
+                found.append((publication, weight))
+        return [(mine, kept), *found]
 
-    def close(self) -> None:
-        """Drop what was published; may be called twice."""
-        self._published.close()
+    def ask_with(self, client_id: str, order: Payload, read: Sequence[Publication]) -> Payload:
+        """Have a client's site carry out an order that reads publications; raises StateGone."""
+        return self._published.ask(self._clients.index_of(client_id), order, read)
+
+    def _publication(self, client_id: str, number: int) -> Publication:
+        found = self._published.of(self._clients.index_of(client_id), number)
+        if found is None:
+            raise FederatedError(f"{client_id} has published no state for round {number}")
+        return found
+
+    def _number(self, round_number: int | None) -> int:
+        return self._clients.round + 1 if round_number is None else round_number
 
     def _edges(self, round_number: int) -> Edges:
         if round_number < 1:

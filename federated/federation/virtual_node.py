@@ -125,28 +125,42 @@ class VirtualNode:
         return self._topology.neighbors(self.id, self._federation.round + 1)
 
     def publish(self, state: State) -> str:
-        """On a graph, let those that take of this client have a state; returns its key."""
+        """On a graph, let those that take of this client in the next round have a state.
+
+        Returns its key in the GlobalObjectStore of the client's site, `<run>/<client>/round_<n>`.
+        """
         return self._topology.publish(self.id, state)
 
     def aggregate(self, results: Sequence[TrainResult] | None = None) -> dict[str, Array]:
         """The mean of other clients' models, weighted by samples, computed at this client.
 
-        On a graph and without `results`: what this client and its neighbors have published, mixed
-        by the graph's weights.
+        On a graph and without `results`: what this client and its neighbors have published for the
+        next round, mixed by the graph's weights. Raises StateGone for what was read before by all
+        that take of it.
         """
         if results is None:
-            mixed = self._topology.around(self.id, self._federation.round + 1)
-        else:
-            mixed = [(result.state, result.samples) for result in results]
-        if not mixed:
+            return self._mixed(self._topology)
+        if not results:
             raise ValueError("nothing to aggregate: at least one TrainResult is needed")
         self.materialize()
-        tensors = {f"{i}/{n}": a for i, (s, _) in enumerate(mixed) for n, a in s.items()}
-        key, state = self._federation.model_or(None)
-        tensors |= {f"global/{name}": array for name, array in state.items()}
-        weights = [weight for _, weight in mixed]
-        answer = self._ask("node.aggregate", tensors=tensors, weights=weights, model=key)
+        tensors = {f"{i}/{n}": a for i, r in enumerate(results) for n, a in r.state.items()}
+        weights = [result.samples for result in results]
+        answer = self._federation.ask_node(self._index, self._aggregation(weights, tensors))
         return dict(answer.result().tensors)
+
+    def _mixed(self, topology: TopologyManager) -> dict[str, Array]:
+        around = topology.around(self.id)
+        read = [publication for publication, _ in around]
+        self.materialize()
+        states = [(each.key, each.digest) for each in read]
+        order = self._aggregation([weight for _, weight in around], {}, states=states)
+        return dict(topology.ask_with(self.id, order, read).tensors)
+
+    def _aggregation(self, weights: Sequence[int], tensors: State, **header: Any) -> Payload:
+        key, state = self._federation.model_or(None)
+        header |= {"client": self._index, "weights": weights, "model": key}
+        whole = {f"global/{name}": array for name, array in state.items()}
+        return Payload(kind="node.aggregate", header=header, tensors={**tensors, **whole})
 
     def release(self) -> None:
         """Release the node's place at the worker."""

@@ -247,12 +247,9 @@ class GlobalObjectStore:
 class SharedModels:
     """The models that a site's workers share: the latest of rounds, and those of single nodes."""
 
-    def __init__(
-        self, site: str, put: Callable[[Any], Any], limit_bytes: int = STORE_BYTES
-    ) -> None:
-        self._site, self._put = site, put
+    def __init__(self, site: str, put: Callable[[Any], Any], store: GlobalObjectStore) -> None:
+        self._site, self._put, self._store = site, put, store
         self._slots = itertools.cycle(f"model/{slot}" for slot in range(KEEP))
-        self._store = GlobalObjectStore(put, limit_bytes=limit_bytes)
 
     def of_round(self, key: str, state: State) -> tuple[State, SharedModel]:
         """A round's model: from this order, or from an earlier one.
@@ -271,10 +268,6 @@ class SharedModels:
             return SharedModel(key, self._store.shared(key))
         inline = nbytes(state.values()) <= INLINE_BYTES
         return SharedModel(key, state if inline else self._put(state))
-
-    def close(self) -> None:
-        """Remove spilled files."""
-        self._store.close()
 
 
 def _checked(name: str, file: Path) -> State:

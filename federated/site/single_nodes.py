@@ -14,6 +14,7 @@ from ..core.sums.partial import Tally
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, tallied
+from .published_states import LACKING, PublishedStates
 from .states.client_memory import ClientMemory
 from .workers.pool import WorkerCall, WorkerPool
 
@@ -26,11 +27,13 @@ class SingleNodes:
         placement: NodePlacement,
         pool: WorkerPool,
         models: SharedModels,
+        published: PublishedStates,
         memory: ClientMemory,
         partition: Partition,
         idle_timeout_s: float,
     ) -> None:
         self._placement, self._pool, self._models, self._memory = placement, pool, models, memory
+        self._published = published
         self._partition, self._idle_timeout_s = partition, idle_timeout_s
 
     def materialize(self, order: Payload) -> Answer:
@@ -66,16 +69,27 @@ class SingleNodes:
         return self._ask_home(index, call, "evaluate", tallied)
 
     def aggregate(self, order: Payload) -> Answer:
-        """Combine several models into one, at a client's worker."""
+        """Combine several models into one, at a client's worker.
+
+        They come with the order, or they are published states that it names; the answer says which
+        of these are not here.
+        """
         index, weights = order.header["client"], order.header["weights"]
-        states = [under(f"{i}/", order.tensors) for i in range(len(weights))]
+        wanted = order.header.get("states", ())
+        if lacking := self._published.lacking(wanted):
+            return done(Payload, kind=LACKING, header={"keys": lacking})
+        states = self._published.read(wanted)
+        states += [under(f"{i}/", order.tensors) for i in range(len(weights) - len(states))]
         name = self._partition.client_id(index)
         call = self._call("aggregate", "aggregating at", index, name, states, weights)
         whole = under("global/", order.tensors)
         call.model = self._models.of_one(order.header["model"], whole)
-        return self._ask_home(
-            index, call, "aggregate", lambda made: Payload(kind="aggregated", tensors=made)
-        )
+
+        def aggregated(made: State) -> Payload:
+            self._published.finish(wanted, index)
+            return Payload(kind="aggregated", tensors=made)
+
+        return self._ask_home(index, call, "aggregate", aggregated)
 
     def release(self, order: Payload) -> Answer:
         """Have a client's worker drop its samples."""

@@ -51,8 +51,9 @@ from .disclosure.disclosure_gate import DisclosureGate
 from .disclosure.policy_facts import covered, wants
 from .evaluation import Evaluator
 from .node_placement import NodePlacement
-from .object_store import STORE_BYTES, SharedModels
+from .object_store import STORE_BYTES, GlobalObjectStore, SharedModels
 from .orders import Answer, execution_of, key_of
+from .published_states import PublishedStates
 from .rounds.graph_mixing import Crossing, GraphMixing
 from .rounds.graph_part import GraphPart, layout_of, part_of
 from .rounds.graph_round import GraphRound
@@ -191,11 +192,14 @@ class FederatedWorkload:
             on_idle=lambda: self._nodes.evict_idle(),
         )
         limit = resources.store_bytes or STORE_BYTES
-        self._models = SharedModels(self._site, gang.put, limit)
+        store = GlobalObjectStore(gang.put, limit_bytes=limit, folder=self._folder)
+        self._models = SharedModels(self._site, gang.put, store)
+        published = PublishedStates(store, self._inputs.initial)
         self._nodes = nodes = SingleNodes(
             self._placement,
             self._pool,
             self._models,
+            published,
             self._memory,
             self._inputs.data.partition,
             resources.node_idle_timeout,
@@ -222,11 +226,13 @@ class FederatedWorkload:
             "node.train": nodes.train,
             "node.evaluate": nodes.evaluate,
             "node.aggregate": nodes.aggregate,
+            "node.keep": published.keep,
+            "node.give": published.give,
             "node.release": nodes.release,
             "node.show": nodes.show,
             **self._of_replicas(),
         }
-        for each in (self._memory, self._models, self._pool):
+        for each in (self._memory, store, self._pool):
             self._started.callback(each.close)
         self._started.callback(self._mixes.shutdown)
         self._pool.start()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..lifecycle import NodeState
-from ..state import Array, State
+from ..state import Array, State, digest
 from ..sums.amounts import AnswerRefused, shown
 from ..sums.partial_check import checked_tally
 
@@ -19,21 +19,32 @@ LONGEST_TRAIL = 1_000
 
 
 def check_node(
-    kind: str, header: Mapping[str, Any], tensors: Mapping[str, Array], model: State
+    kind: str,
+    asked: Mapping[str, Any],
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    model: State,
 ) -> None:
-    """Raise AnswerRefused for an impossible answer to an order of this kind.
+    """Raise AnswerRefused for an impossible answer to an order of this kind; `asked` is its header.
 
-    `model` is one of the federation, whose shapes a trained client's model must have. The result of
-    an aggregation depends on what the user sent.
+    `model` is one of the federation, whose types and shapes a trained or published model must have.
+    The result of an aggregation depends on what the user sent.
     """
+    for name in ("keys", "readers"):
+        if not isinstance(told := header.get(name, []), list):
+            raise AnswerRefused(f"`{name}`", shown(told), "a list")
     match kind:
         case "node.show":
             _check_shown(header)
         case "node.train":
             checked_tally(header.get("tally"))
-            _check_like(tensors, model)
+            check_like(tensors, model)
         case "node.evaluate":
             checked_tally(header.get("tally"))
+        case "node.give" if "readers" in header:
+            check_like(tensors, model)
+            if (found := digest(tensors)) != asked["digest"]:
+                raise AnswerRefused("the state", found[:12], asked["digest"][:12])
 
 
 def _check_shown(header: Mapping[str, Any]) -> None:
@@ -64,7 +75,8 @@ def _is_step(told: Any) -> bool:
     return False
 
 
-def _check_like(tensors: Mapping[str, Array], model: State) -> None:
+def check_like(tensors: Mapping[str, Array], model: State) -> None:
+    """Raise AnswerRefused for tensors of other names, types or shapes than a model's."""
     for name in sorted(tensors.keys() | model.keys()):
         wanted, found = (_shape(each.get(name)) for each in (model, tensors))
         if found != wanted:
@@ -72,4 +84,4 @@ def _check_like(tensors: Mapping[str, Array], model: State) -> None:
 
 
 def _shape(array: Array | None) -> str:
-    return "missing" if array is None else f"of shape {array.shape}"
+    return "missing" if array is None else f"{array.dtype} of shape {array.shape}"

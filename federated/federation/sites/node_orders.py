@@ -49,6 +49,11 @@ class NodeOrders:
         return self._loaded.inputs.data.partition.index_of(client_id)
 
     @property
+    def run(self) -> str:
+        """With what the ids of the federation's runs begin."""
+        return self._loaded.config.run.name or self._gang.name
+
+    @property
     def round(self) -> int:
         """Rounds that the global model has seen."""
         return self._model.now.round_number
@@ -80,13 +85,14 @@ class NodeOrders:
             replace(order, header=header),
             round_number=self.round,
             purpose="node",
-            problem_of=partial(self._problem_of, order.kind),
+            problem_of=partial(self._problem_of, order),
         )
 
-    def _problem_of(self, kind: str, answer: Payload) -> str:
+    def _problem_of(self, order: Payload, answer: Payload) -> str:
         """What is wrong with an answer, in words; empty if nothing is."""
         try:
-            check_node(kind, answer.header, answer.tensors, self._loaded.inputs.initial)
+            model = self._loaded.inputs.initial
+            check_node(order.kind, order.header, answer.header, answer.tensors, model)
         except AnswerRefused as error:
             return str(error)
         return ""

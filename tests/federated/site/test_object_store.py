@@ -403,8 +403,8 @@ def test_threads_get_what_they_ask_for(tmp_path: Path) -> None:
 # -- the models of rounds and of single nodes -------------------------------------------------
 
 
-def test_a_round_may_use_a_model_that_came_before() -> None:
-    models = SharedModels("oslo", Fabric().put)
+def test_a_round_may_use_a_model_that_came_before(store: GlobalObjectStore, fabric: Fabric) -> None:
+    models = SharedModels("oslo", fabric.put, store)
     for number in range(KEEP):
         models.of_round(NAMES[number], STATES[number])
     for number in range(KEEP):
@@ -416,8 +416,10 @@ def test_a_round_may_use_a_model_that_came_before() -> None:
 
 
 @pytest.mark.parametrize("size", [INLINE_BYTES, INLINE_BYTES + 4])
-def test_a_single_nodes_model_goes_with_its_work(size: int, fabric: Fabric) -> None:
-    models = SharedModels("oslo", fabric.put)
+def test_a_single_nodes_model_goes_with_its_work(
+    size: int, store: GlobalObjectStore, fabric: Fabric
+) -> None:
+    models = SharedModels("oslo", fabric.put, store)
     inline = size <= INLINE_BYTES
     sent = state(1, size)
     assert models.of_one("key", sent).content == (sent if inline else "handle 1")
