@@ -57,9 +57,9 @@ class ResourcesConfig(Section):
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
     """Memory of a vnode, in Ray's accounting; at least 1 MB."""
     store_bytes: Bytes | None = Field(default=None, examples=["1GB"])
-    """Memory for the models that a site keeps; more lie in files, beside its journal. Left out:
-    1 GiB for global models, and for clients' models on a graph 30 % of the machine's memory, which
-    the sites of a machine share."""
+    """Memory for the models that a site keeps; more lie in files. Left out: 1 GiB for global models
+    and what single clients publish, and for clients' models on a graph 30 % of the machine's
+    memory, which the sites of a machine share."""
     placement_group_strategy: Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"] = "SPREAD"
     """How Ray places the vnodes on machines."""
     reserve_timeout: PositiveFloat = 60.0
