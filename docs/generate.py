@@ -22,6 +22,7 @@ from fedpilot.common.strict_yaml.wording import (
     section_in,
     type_in_words,
 )
+from fedpilot.fabric.spec.queues import QueuesSection
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import PolicyFile, SiteFile
 
@@ -65,6 +66,62 @@ built-in data sets that read no file.
 
 SITE_FILES = {"site.yaml": SiteFile, "policy.yaml": PolicyFile}
 
+QUEUE_FILE = "queues.yaml"
+QUEUE_FILE_HEAD = """\
+# The file of queues
+
+A YAML file that divides a Ray cluster among projects: `fedpilot queue apply queues.yaml`. [Set
+quotas for teams](../how-to/share-a-ray-cluster-among-teams.md) shows how to use it.
+
+```yaml
+pools:
+  - name: gpus
+    selector: {gpu-type: "in(a100,h100)"}
+departments:
+  - name: research
+    quota: {gpus: {GPU: 12, CPU: null}, default: {CPU: 32}}
+projects:
+  - name: vision
+    department: research
+    quota: {gpus: {GPU: 8, CPU: null}, default: {CPU: 16}}
+    users: [alice, "role:researcher"]
+    classes: [train, interactive-preemptible]
+  - name: speech
+    department: research
+    quota: {gpus: {GPU: 4, CPU: null}, default: {CPU: 16}}
+    reclaimable: false
+classes:
+  - {name: nightly, priority: 10}
+settings:
+  starvation_s: 3600
+  grace_s: 30
+```
+
+**Pools.** A machine belongs to the first pool whose selector its labels meet, or to `default`. A
+workload runs in one pool: in the one that it names with `--pool`, or in the first one in which its
+project has a quota and that could hold it.
+
+**Queues.** Each project has a queue in each pool. A quota is what a project, or all projects of a
+department together, may always have. If one queue of a pool names a resource in `quota` or
+`over_quota_weight`, all queues of that pool must name it in `quota`, with a number or `null`, which
+is unlimited. A resource that no queue of a pool names is not divided there. Quotas may add up to
+more than there is. Resources are named as in Ray: `CPU`, `GPU`, `memory` (in bytes), or a custom
+name.
+
+**`default`.** Work that names no project is in the project `default`. It exists even if the file
+does not declare it: without a quota, and with weight 1 for what is left over.
+
+**Classes.** Work that names no class is of class `train`. `inference` (125) and `build` (100) are
+not preemptible, `interactive-preemptible` (75) and `train` (50) are, and so is an own class below
+100, unless it says otherwise. `--preemptible` and `--no-preemptible` override the class. Work that
+is not preemptible must fit the quota.
+
+fedpilot refuses unknown keys, names that are given twice or contain `/`, departments, pools and
+classes that do not exist, and negative amounts, before anything changes; the message has the line,
+what was found, what is allowed, and the nearest that exists. It also refuses `consolidation: true`
+and a `usage_effect` above 0, which only `simulate` supports.
+"""
+
 CLI_HEAD = """\
 # The commands
 
@@ -77,6 +134,7 @@ def reference() -> dict[Path, str]:
     return {
         REFERENCE / "config.md": config_page(),
         REFERENCE / "site-files.md": site_files_page(),
+        REFERENCE / "queue-file.md": queue_file_page(),
         REFERENCE / "cli.md": cli_page(),
     }
 
@@ -144,6 +202,12 @@ def site_files_page() -> str:
     return "\n".join(parts)
 
 
+def queue_file_page() -> str:
+    """Every key of a file of queues, a table per section."""
+    parts = [QUEUE_FILE_HEAD, "## Keys\n", *_keys_of_file(QUEUE_FILE, QueuesSection, "")]
+    return "\n".join(parts)
+
+
 def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
     yield "| key | takes | default | meaning |"
     yield "|---|---|---|---|"
@@ -153,7 +217,8 @@ def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
         takes = type_in_words(field.annotation, field.metadata)
         if below is not None:
             anchor = f"{file}-{shown}".translate(_NOT_IN_ANCHORS)
-            takes = f"a section, [`{shown}`](#{anchor})"
+            what = "a list of sections" if shown.endswith("[]") else "a section"
+            takes = f"{what}, [`{shown}`](#{anchor})"
             inner.append((below, shown))
         meaning = field.description or (below.__doc__ if below else None) or ""
         cells = (f"`{name}`", takes, _default_in_file(field), " ".join(meaning.split()))
@@ -164,15 +229,17 @@ def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
         yield from _keys_of_file(file, below, f"{shown}.")
 
 
-_NOT_IN_ANCHORS = str.maketrans("", "", ".<>")
+_NOT_IN_ANCHORS = str.maketrans("", "", ".<>[]")
 
 
 def _below(field: FieldInfo, path: str) -> tuple[type[BaseModel] | None, str]:
-    """The section that a key holds, or each of its names does, and how it is called."""
+    """The section that a key, or each of its names or items, holds, and how it is called."""
     if (section := section_in(field.annotation)) is not None:
         return section, path
     if get_origin(field.annotation) is dict:
         return section_in(get_args(field.annotation)[1]), f"{path}.<name>"
+    if get_origin(field.annotation) is list:
+        return section_in(get_args(field.annotation)[0]), f"{path}[]"
     return None, path
 
 
@@ -180,7 +247,7 @@ def _default_in_file(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
-    if default is None or default == {}:
+    if default is None or default in ({}, []):
         return "not given"
     if isinstance(default, BaseModel):
         return "its defaults"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import pickle_names as _pickle_names, spec as _spec
+from . import pickle_names as _pickle_names
 from .core.places.placement import most
 from .core.records import Bundle, ClusterId, Machine, MachineId, SchedulingPolicy, VNode, VNodeId
 from .core.resources import Resources
@@ -23,17 +23,18 @@ from .errors import (
     NotInstalled,
     NotInTime,
     NotYours,
+    Preempted,
     SpecError,
     TooLarge,
     UnsupportedRay,
     WorkerFailed,
     WorkerLost,
 )
-from .gangs import Gang, VirtualClusterManager, check_feasible
+from .gangs import Gang, Standing, VirtualClusterManager, check_feasible
 from .manager.settings import KeeperSettings
 from .ray.local_machine import local_machine
 from .ray.protocol import Cluster, Group, GroupState, Worker
-from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster
+from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, virtual_cluster as _spec
 
 if TYPE_CHECKING:
     from .inside.introspection import VirtualClusterInfo, VirtualNodeInfo
@@ -69,10 +70,12 @@ __all__ = [
     "NotInTime",
     "NotInstalled",
     "NotYours",
+    "Preempted",
     "RayCluster",
     "Resources",
     "SchedulingPolicy",
     "SpecError",
+    "Standing",
     "TooLarge",
     "UnsupportedRay",
     "VNode",

@@ -9,10 +9,16 @@ FabricError
 ├── NoSuchCluster        there is no virtual cluster of that name
 ├── NotYours             a virtual cluster is another user's
 ├── NoSuchJob            there is no job of that id
+├── QueueRefused         a project does not allow the request
+├── QueueInUse           a new file of queues lacks one in which something runs or waits
+├── StaleRevision        another file of queues was applied meanwhile
+├── NoSuchQueue          there is no project or department of that name
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
+├── Preempted            a virtual cluster left its places to others, and waits again
 ├── TooLarge             work could never run in its virtual cluster
 ├── ManagerUnreachable   the manager of a Ray cluster does not answer
+├── CallUnavailable      the manager cannot be asked for this, here or in its version
 ├── ClusterStartFailed   an embedded Ray did not start
 ├── UnsupportedRay       the Ray that is installed lacks what is needed
 ├── ClusterUnreachable   a Ray cluster could not be attached to
@@ -28,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED, REFUSED, UNREACHABLE
+from fedpilot.common.host.exit_codes import BAD_INPUT, FAILED, PREEMPTED, REFUSED, UNREACHABLE
 
 RESERVED = ("physical", "default")
 """Names that the fabric uses: the Ray cluster itself, and all work outside virtual clusters."""
@@ -147,6 +153,62 @@ class NoSuchJob(FabricError):
         self.id = id
 
 
+class QueueRefused(FabricError):
+    """A virtual cluster may not wait in this queue."""
+
+    exits_with = REFUSED
+    says = "{name} is refused: {reason}"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+
+class QueueInUse(FabricError):
+    """A file of queues lacks one in which something runs or waits."""
+
+    exits_with = REFUSED
+
+    def __init__(self, used: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(dict(used))
+        self.used = dict(used)
+
+    def __str__(self) -> str:
+        what = "; ".join(f"{name} has {', '.join(ids)}" for name, ids in self.used.items())
+        return f"the file leaves out queues that are in use: {what}"
+
+
+class StaleRevision(FabricError):
+    """Another file of queues was applied since the one that a change was made to."""
+
+    exits_with = REFUSED
+
+    def __init__(self, given: int, found: int, by: str) -> None:
+        super().__init__(given, found, by)
+        self.given, self.found, self.by = given, found, by
+
+    def __str__(self) -> str:
+        whose = f", applied by {self.by}" if self.by else ""
+        return (
+            f"the queues are at revision {self.found}{whose}, and not at {self.given}: look at "
+            "what has changed, then apply again with the new revision"
+        )
+
+
+class NoSuchQueue(FabricError):
+    """There is no project or department of that name."""
+
+    exits_with = BAD_INPUT
+
+    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+        super().__init__(name, tuple(known))
+        self.name, self.known = name, tuple(known)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
+        return f"there is no project or department {self.name!r}; there are: {shown}"
+
+
 class NeverFits(FabricError):
     """A virtual cluster could not get its places even if the cluster were idle."""
 
@@ -173,6 +235,23 @@ class NotInTime(FabricError):
         self.name, self.waited_s, self.reason = name, waited_s, reason
 
 
+class Preempted(FabricError):
+    """A virtual cluster left its places to others; it waits, and gets places again by itself."""
+
+    exits_with = PREEMPTED
+
+    def __init__(self, name: str, claimant: str | None, rule: str, reason: str) -> None:
+        super().__init__(name, claimant, rule, reason)
+        self.name, self.claimant, self.rule, self.reason = name, claimant, rule, reason
+
+    def __str__(self) -> str:
+        to = f" to {self.claimant!r}" if self.claimant else ""
+        return (
+            f"virtual cluster {self.name!r} had to leave its places{to}: {self.reason} "
+            f"({self.rule}); it waits, and takes work once it has places again"
+        )
+
+
 class TooLarge(FabricError):
     """A task or an actor could never run in its virtual cluster."""
 
@@ -190,6 +269,17 @@ class ManagerUnreachable(FabricError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class CallUnavailable(FabricError):
+    """A call that only the manager's port takes, where there is no such port or call."""
+
+    exits_with = UNREACHABLE
+    says = "the manager of this Ray cluster cannot be asked for {method!r}: {reason}"
+
+    def __init__(self, method: str, reason: str) -> None:
+        super().__init__(method, reason)
+        self.method, self.reason = method, reason
 
 
 class ManagerAway(ManagerUnreachable):

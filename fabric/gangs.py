@@ -6,7 +6,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from fedpilot.common.host.machine import Load, load
 
@@ -31,11 +32,12 @@ from .errors import (
     GangTimeout,
     NameTaken,
     NeverFits,
+    NoSuchCluster,
     NotInTime,
     SpecError,
 )
 from .ray.protocol import Cluster, Group, GroupState, Worker
-from .spec import FixedSizeNode, VirtualCluster
+from .spec import FixedSizeNode, QueueOptions, VirtualCluster
 
 if TYPE_CHECKING:
     from .inside.virtual_clusters import VirtualClusters
@@ -45,8 +47,37 @@ Slot = tuple[VNode, Group, int]
 """A vnode, the group that carries it, and the index of its bundle there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether a gang holds its vnodes, and for how long it still may."""
+
+    held: bool = True
+    """False while it waits at its place in line, since others have its places."""
+    leaves_in_s: float | None = None
+    """How long until it must leave; None if nothing has asked it to."""
+    reason: str = ""
+    """For whom it leaves, or why it waits."""
+
+
+class SharedPlaces(Protocol):
+    """What the manager of a shared Ray knows of a gang."""
+
+    def standing(self) -> Standing:
+        """Its standing now. FabricError, also if it has ended."""
+
+    def leave(self) -> None:
+        """Say that all in it has ended, so that it may leave before its time is over."""
+
+    def slots(self) -> list[Slot]:
+        """What it holds now."""
+
+
 class Gang:
-    """The vnodes of one virtual cluster, held until they are released."""
+    """The vnodes of one virtual cluster, held until they are released.
+
+    On a shared Ray others may claim them: `standing` says so, `leave` gives them up early, and
+    `regain` takes over what the gang has got again.
+    """
 
     def __init__(
         self,
@@ -54,14 +85,35 @@ class Gang:
         slots: Sequence[Slot],
         cluster: Cluster,
         undo: ExitStack,
+        shared: SharedPlaces | None = None,
     ) -> None:
         self.name = name
-        self.vnodes = tuple(vnode for vnode, _, _ in slots)
-        self._slots = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
+        self.shared = shared is not None
+        """Whether others may claim its places."""
+        self._shared = shared
         self._cluster = cluster
         self._undo = undo
         self._starts = itertools.count()
         self._released = False
+        self._hold(slots)
+
+    def _hold(self, slots: Sequence[Slot]) -> None:
+        self.vnodes = tuple(vnode for vnode, _, _ in slots)
+        self._slots = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
+
+    def standing(self) -> Standing:
+        """Whether it holds its vnodes. FabricError if the manager does not say."""
+        return Standing() if self._shared is None else self._shared.standing()
+
+    def leave(self) -> None:
+        """Give the vnodes up before its time is over, once its workers have ended their work."""
+        if self._shared is not None:
+            self._shared.leave()
+
+    def regain(self) -> None:
+        """Take over the vnodes that it has got again, perhaps on other machines."""
+        if self._shared is not None:
+            self._hold(self._shared.slots())
 
     def start_worker(self, vnode: VNode, cls: type[Any], *args: Any) -> Worker:
         """Start `cls(*args)` in a process that holds the whole vnode; calls may follow at once."""
@@ -100,8 +152,18 @@ class VirtualClusterManager:
         self._clock = clock
         self._gangs: dict[str, Gang] = {}
 
-    def reserve(self, spec: VirtualCluster, *, name: str, timeout_s: float = 30.0) -> Gang:
-        """Reserve all nodes of a virtual cluster, or none and raise the reason."""
+    def reserve(
+        self,
+        spec: VirtualCluster,
+        *,
+        name: str,
+        timeout_s: float = 30.0,
+        **queue: Unpack[QueueOptions],
+    ) -> Gang:
+        """Reserve all nodes of a virtual cluster, or none and raise the reason.
+
+        `queue` says in which queue of a shared Ray it waits, and who may stop it there.
+        """
         # 1. Refuse an invalid request.
         if not name:
             raise SpecError("a gang needs a name, got none")
@@ -114,11 +176,15 @@ class VirtualClusterManager:
         # 3. Reserve; a failure removes what has been reserved by then.
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
-            reserved = self._by_manager if self._cluster.shared else self._by_ray
-            slots = reserved(spec, name, timeout_s, undo)
+            shared = None
+            if self._cluster.shared:
+                shared = self._by_manager(spec, name, timeout_s, queue, undo)
+                slots = shared.slots()
+            else:
+                slots = self._by_ray(spec, name, timeout_s, undo)
 
             # 4. From here on the gang is responsible for the removal.
-            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all())
+            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all(), shared)
         return gang
 
     def _by_ray(
@@ -151,8 +217,13 @@ class VirtualClusterManager:
         return slots
 
     def _by_manager(
-        self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
-    ) -> list[Slot]:
+        self,
+        spec: VirtualCluster,
+        name: str,
+        timeout_s: float,
+        queue: QueueOptions,
+        undo: ExitStack,
+    ) -> _Managed:
         """Have a shared cluster's manager reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
@@ -160,7 +231,9 @@ class VirtualClusterManager:
 
         started, clusters, parent = self._clock(), VirtualClusters(), enclosing() or ROOT
         try:
-            found = clusters.create(name, spec, parent=parent, wait_s=timeout_s)
+            if parent != ROOT:
+                queue = {}
+            found = clusters.create(name, spec, parent=parent, wait_s=timeout_s, **queue)
         except NameTaken as taken:
             raise GangExists(name) from taken
         except NeverFits as never:
@@ -172,22 +245,9 @@ class VirtualClusterManager:
             held = holders(clusters.snapshot(), parent, name)
             reason = "; ".join(filter(None, (found["reason"], held)))
             raise GangTimeout(name, self._clock() - started, reason)
-        nodes = clusters.show(name)["nodes"]
-        nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
-        sizes: dict[str, list[Resources]] = {}
-        for node in nodes:
-            for each in node["groups"]:
-                sizes.setdefault(each["id"], []).append(Resources.of(each["resources"]))
-        groups = {id: self._cluster.adopt_group(id, each) for id, each in sizes.items()}
-        for group in groups.values():
-            undo.callback(group.remove)
-        slots: list[Slot] = []
-        for node in nodes:
-            total = Resources.of(node["total"])
-            vnode = _vnode(name, node["id"], node["parent"], node["machine"], total, node["labels"])
-            (piece,) = node["groups"]
-            slots.append((vnode, groups[piece["id"]], int(piece["bundle"])))
-        return slots
+        managed = _Managed(clusters, name, found["asked_at"], self._cluster)
+        undo.callback(managed.remove)
+        return managed
 
     def most(self, node: FixedSizeNode, policy: SchedulingPolicy) -> int:
         """Count how many such nodes the machines could hold together if idle."""
@@ -211,6 +271,57 @@ class VirtualClusterManager:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Managed:
+    """A gang that the manager of a shared Ray reserved."""
+
+    def __init__(
+        self, clusters: VirtualClusters, name: str, asked_at: float, cluster: Cluster
+    ) -> None:
+        self._clusters = clusters
+        self._name = name
+        self._asked_at = asked_at
+        self._cluster = cluster
+        self._groups: dict[str, Group] = {}
+
+    def standing(self) -> Standing:
+        found = self._clusters.show(self._name)
+        if found["asked_at"] != self._asked_at:
+            raise NoSuchCluster(self._name)
+        leaves = found.get("leaves")
+        if not has_started(found["state"]):
+            return Standing(held=False, reason=found["reason"])
+        if leaves is None:
+            return Standing()
+        whom = f"for {leaves['claimant']}: " if leaves["claimant"] else ""
+        left = max(0.0, leaves["at"] - time.time())
+        return Standing(leaves_in_s=left, reason=f"{whom}{leaves['reason']}")
+
+    def leave(self) -> None:
+        self._clusters.leave(self._name)
+
+    def slots(self) -> list[Slot]:
+        nodes = self._clusters.show(self._name)["nodes"]
+        nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
+        sizes: dict[str, list[Resources]] = {}
+        for node in nodes:
+            for each in node["groups"]:
+                sizes.setdefault(each["id"], []).append(Resources.of(each["resources"]))
+        self._groups = {id: self._cluster.adopt_group(id, each) for id, each in sizes.items()}
+        slots: list[Slot] = []
+        for node in nodes:
+            total = Resources.of(node["total"])
+            places = node["id"], node["parent"], node["machine"]
+            vnode = _vnode(self._name, *places, total, node["labels"])
+            (piece,) = node["groups"]
+            slots.append((vnode, self._groups[piece["id"]], int(piece["bundle"])))
+        return slots
+
+    def remove(self) -> None:
+        """Remove the placement groups that it has now."""
+        for group in self._groups.values():
+            group.remove()
 
 
 def _vnode(

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
@@ -30,6 +31,7 @@ NAMED = {
 _MODULE_OF = {name: module for module, name in NAMED.items()}
 
 C = TypeVar("C", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 def travels(thing: C) -> C:
@@ -44,6 +46,22 @@ def travels(thing: C) -> C:
     for each in (thing, *own):
         each.__module__ = name
     return thing
+
+
+def reads_older(record: type[R]) -> type[R]:
+    """Let a frozen dataclass read pickles of versions that had fewer fields, all of them first.
+
+    Older versions read the pickles of newer ones anyway: they leave out the fields at the end.
+    """
+    known = fields(record)  # type: ignore[arg-type]
+
+    def __setstate__(self: R, values: Sequence[Any]) -> None:
+        for i, each in enumerate(known):
+            given = values[i] if i < len(values) else each.default
+            object.__setattr__(self, each.name, given)
+
+    record.__setstate__ = __setstate__  # type: ignore[attr-defined]
+    return record
 
 
 class _Finder(MetaPathFinder, InspectLoader):

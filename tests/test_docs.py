@@ -16,6 +16,7 @@ from fedpilot.cli import asks_sites, main
 from fedpilot.common.strict_yaml.reading import read
 from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.fabric import VirtualCluster
+from fedpilot.fabric.spec.queue_file import read_queue_file
 from fedpilot.federated import load_config
 from fedpilot.federated.config import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
@@ -98,6 +99,23 @@ def specs() -> Iterator[object]:
         for number, text in enumerate(blocks(page, "yaml")):
             if re.search("^(flex_resource|fixed_size_nodes)", text, re.MULTILINE):
                 yield pytest.param(text, id=f"{page.stem}-{number}")
+
+
+def files_of_queues() -> Iterator[object]:
+    """Every YAML block, and every example, that is a file of queues."""
+    texts = [(page, text) for page in PAGES for text in blocks(page, "yaml")]
+    texts += [(each, each.read_text()) for each in (REPOSITORY / "examples/queues").iterdir()]
+    for page, text in texts:
+        top = {line.partition(":")[0] for line in text.splitlines()}
+        if "projects" in top and not {"nodes", "kind"} & top:
+            yield pytest.param(text, id=page.stem)
+
+
+@pytest.mark.parametrize("text", list(files_of_queues()))
+def test_a_file_of_queues_is_right(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "queues.yaml"
+    path.write_text(text)
+    assert len(read_queue_file(path).projects) > 1
 
 
 FILES_OF_SITES = {"datasets:": read_site_file, "users:": read_policy}

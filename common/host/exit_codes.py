@@ -8,6 +8,8 @@ REFUSED = 3
 """Infeasible, or refused: capacity, policy, roles."""
 UNREACHABLE = 4
 """A Ray cluster, a site or a mediator does not answer."""
+PREEMPTED = 75
+"""Stopped to make room for others, and not run again; EX_TEMPFAIL in sysexits.h: try again."""
 INTERRUPTED = 130
 """State is kept, and the command to continue is printed."""
 

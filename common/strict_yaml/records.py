@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import BadFile, Problem, printable
+from .checks import in_file
+from .errors import BadFile, printable
 from .reading import read, text_of
-from .schema_problems import MISSING, problems_of, value_at
+from .schema_problems import problems_of
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -39,11 +39,5 @@ def load(path: FilePath, kind: type[Record]) -> Record:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems: list[tuple[bool, int, Problem]] = []
-        for place, problem in problems_of(kind, error, values):
-            known = (place[:length] for length in range(len(place), -1, -1))
-            line = next((document.lines[each] for each in known if each in document.lines), 1)
-            missing = value_at(values, place) is MISSING
-            problems.append((missing, line, replace(problem, where=f"{name}:{line}")))
-        # Problems with keys come before missing keys, which may only be misspelt.
-        raise BadFile([each for *_, each in sorted(problems, key=lambda each: each[:2])]) from error
+        problems = problems_of(kind, error, values)
+        raise BadFile(in_file(problems, document.lines, name, values)) from error

@@ -147,7 +147,7 @@ def unknown_key(root: SectionType, path: Path) -> Problem:
     _, section, _ = follow(root, path[:-1])
     names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
     return Problem(
-        key=dotted(path),
+        key=dotted(path) or '""',
         found=UNKNOWN_KEY,
         allowed=f"one of: {names}",
         nearest=nearest_key(root, path),
@@ -156,10 +156,10 @@ def unknown_key(root: SectionType, path: Path) -> Problem:
 
 def nearest_key(root: SectionType, path: Path) -> str:
     """The dotted key that was probably meant: the same name elsewhere, or a similar name."""
-    *above, last = (str(step) for step in path)
-    name = _snake_case(last)
-    _, section, _ = follow(root, tuple(above))
-    here = keys_of(section_in(section) or root, ".".join(above))
+    *above, last = path
+    name = _snake_case(str(last))
+    _, section, _ = follow(root, above)
+    here = keys_of(section_in(section) or root, dotted(tuple(above)))
     everywhere = tuple(all_keys(root))
     for candidates, cutoff in (
         *((here, 1.0), (everywhere, 1.0)),

@@ -15,9 +15,9 @@ from fedpilot.common.terminal.console import print_json, spinner, stdout_console
 
 from ..core.records import ROOT, has_started
 from ..errors import NoSuchCluster, NotInTime
-from ..spec import VirtualCluster
+from ..spec import QueueOptions, VirtualCluster
 from .access import RayAccess, with_clusters
-from .spec_options import check_name, with_deadline, with_priority, with_spec
+from .spec_options import check_name, with_deadline, with_queue, with_spec
 
 if TYPE_CHECKING:
     from ..inside.virtual_clusters import VirtualClusters
@@ -30,7 +30,7 @@ FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 @click.argument("name")
 @with_spec("--json-spec")
 @click.option("--parent", metavar="NAME", help="Create it inside this virtual cluster.")
-@with_priority
+@with_queue
 @click.option(
     "--wait",
     "wait_s",
@@ -46,7 +46,7 @@ def create(
     name: str,
     read_spec: Callable[[], VirtualCluster],
     parent: str | None,
-    priority: int,
+    queue: QueueOptions,
     wait_s: float,
     deadline_s: float | None,
     ray: RayAccess[VirtualClusters],
@@ -54,9 +54,10 @@ def create(
 ) -> None:
     """Reserve the resources of virtual cluster NAME, or queue for them.
 
-    State what it needs with --spec, with --json-spec, or with --min, --max, --node, --policy and
-    --max-actors. Without these it needs nothing, and may grow to all that is free. An AMOUNT is a
-    number or a size: CPU=2,GPU=0.5,memory=4GiB. Repeating the same request changes nothing.
+    State what it needs with --spec, with --json-spec, or with --min, --max, --node, --min-nodes,
+    --max-nodes, --policy and --max-actors. Without these it needs nothing, and may grow to all that
+    is free. An AMOUNT is a number or a size: CPU=2,GPU=0.5,memory=4GiB. Repeating the same request
+    changes nothing.
 
     If the resources are not free within --wait, the virtual cluster stays in the queue, and the
     command ends with code 3, so that `create ... && use it` is safe. With `--wait 0` the code is 0.
@@ -65,9 +66,11 @@ def create(
     \b
     Examples:
       fedpilot cluster create vision --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD
+      fedpilot cluster create search --node GPU=1 --min-nodes 2 --max-nodes 8
       fedpilot cluster create speech --min CPU=8 --max CPU=32 --wait 600
       fedpilot cluster create speech-eval --node CPU=2 --parent speech --wait 0
       fedpilot cluster create tabular --spec tabular.yaml --deadline 3600
+      fedpilot cluster create notebook --min GPU=1 --project vision --priority-class build
       echo '{flex_resource_min: {CPU: 1}}' | fedpilot cluster create small --spec -
 
     \b
@@ -76,7 +79,7 @@ def create(
     """
     with exit_codes():
         spec = read_spec()
-        check_name(name)
+        check_name(name, parent, queue)
         asked_at, begun = time.time(), time.monotonic()
         fate = "nothing was requested"
         explain, delete = (ray.command("cluster", what, name) for what in ("explain", "delete"))
@@ -93,10 +96,10 @@ def create(
                         name,
                         spec,
                         parent=parent or ROOT,
-                        priority=priority,
                         wait_s=min(wait_s, FIRST_POLL_S),
                         deadline_s=deadline_s,
                         detached=True,
+                        **queue,
                     )
                 fate = f"{name} keeps its place in the queue\n{steps}"
                 found = _follow(clusters, found, begun, wait_s, say)

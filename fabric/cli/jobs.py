@@ -7,21 +7,21 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fedpilot.closed_pipes import ends_with_reader
-from fedpilot.common.host.exit_codes import FAILED, INTERRUPTED, REFUSED
+from fedpilot.common.host.exit_codes import FAILED, INTERRUPTED, PREEMPTED, REFUSED
 from fedpilot.common.host.patience import Patience
 from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail, interruptions
 from fedpilot.common.terminal.console import display, print_json, spinner
 
 from ..errors import FabricError, SpecError
-from ..jobs.confine import READY, SAYS
-from ..spec import VirtualCluster
+from ..jobs.job_log import SAYS, JobLog, LogSource
+from ..spec import QueueOptions, VirtualCluster
 from .access import RayAccess, with_access
-from .spec_options import check_name, from_json, with_deadline, with_priority, with_spec
+from .spec_options import check_name, from_json, with_deadline, with_queue, with_spec
 
 if TYPE_CHECKING:
     from ..jobs.jobs import Job, Jobs
@@ -69,7 +69,7 @@ def job() -> None:
 @with_spec("--virtual-cluster")
 @click.option("--in", "join", metavar="NAME", help="Run in this existing virtual cluster.")
 @click.option("--id", metavar="ID", help="Id of the job and its virtual cluster. Default: random.")
-@with_priority
+@with_queue
 @with_deadline("Give up after this time in the queue.")
 @click.option(
     "--working-dir",
@@ -77,6 +77,13 @@ def job() -> None:
     help="Working folder of COMMAND: a folder to upload, or the URI of an archive.",
 )
 @click.option("--runtime-env", metavar="JSON", help="Ray runtime environment of the job.")
+@click.option(
+    "--on-preempt",
+    type=click.Choice(["requeue", "fail"]),
+    default="requeue",
+    show_default=True,
+    help="Whether COMMAND waits and runs again after its places were given to others.",
+)
 @click.option("--no-wait", is_flag=True, help="Submit the job, print its id, and end.")
 @with_jobs
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -84,10 +91,11 @@ def submit(
     read_spec: Callable[[], VirtualCluster],
     join: str | None,
     id: str | None,
-    priority: int,
+    queue: QueueOptions,
     deadline_s: float | None,
     working_dir: str | None,
     runtime_env: str | None,
+    on_preempt: Literal["requeue", "fail"],
     no_wait: bool,
     command: Sequence[str],
     ray: RayAccess[Jobs],
@@ -95,34 +103,44 @@ def submit(
 ) -> None:
     """Run COMMAND as a job, in a virtual cluster that ends with it.
 
-    State what it needs with --spec, with --virtual-cluster, or with --min, --max, --node, --policy
-    and --max-actors. Without these it needs nothing, and may grow to all that is free. An AMOUNT is
-    a number or a size: CPU=2,GPU=0.5,memory=4GiB. COMMAND starts once its resources are reserved.
-    It runs on a machine of the Ray cluster, so its files must be there, or come with --working-dir.
+    State what it needs with --spec, with --virtual-cluster, or with --min, --max, --node,
+    --min-nodes, --max-nodes, --policy and --max-actors. Without these it needs nothing, and may
+    grow to all that is free. An AMOUNT is a number or a size: CPU=2,GPU=0.5,memory=4GiB. COMMAND
+    starts once its resources are reserved. It runs on a machine of the Ray cluster, so its files
+    must be there, or come with --working-dir.
 
     This command prints the job's log until the job ends; stderr says where the job waits in the
     queue, and why. Ctrl-C ends this command only; the job goes on. With --json, the log goes to
     stderr, and stdout gets the job as one document.
 
+    If the job has to leave its resources to others, COMMAND and all that it started get SIGTERM,
+    and SIGKILL when the grace is over. Then the job waits in the queue, and COMMAND runs again,
+    whatever its exit code was; FEDPILOT_ATTEMPT counts 1, 2, ... With --on-preempt fail it does not
+    run again.
+
     \b
     Examples:
       fedpilot job submit --min CPU=4 --max CPU=16 -- python train.py --epochs 3
       fedpilot job submit --node 2xCPU=4,GPU=1 --policy STRICT_SPREAD -- python ddp.py
+      fedpilot job submit --node CPU=4 --min-nodes 2 --max-nodes 8 -- python tune.py
       fedpilot job submit --in speech --working-dir . -- python evaluate.py
       fedpilot job submit --runtime-env '{"pip": ["einops"]}' --min GPU=1 -- python fit.py
+      fedpilot job submit --project vision --no-preemptible --min GPU=1 -- python serve.py
       id=$(fedpilot job submit --no-wait --spec large.yaml -- python sweep.py)
 
     \b
     Exit codes: 0 succeeded (or submitted, with --no-wait); 1 failed or stopped; 2 wrong spec or
-    usage; 3 too large, or past its deadline before it started; 4 no Ray there, or no dashboard;
-    130 interrupted, the job goes on.
+    usage; 3 too large, not allowed in its project, or past its deadline before it started; 4 no Ray
+    there, or no dashboard; 75 preempted, with --on-preempt fail; 130 interrupted, the job goes on.
     """
     if not command:
         raise click.UsageError("give the command to run, after --.")
     with exit_codes():
         spec = read_spec()
-        if join and (spec.to_dict() or priority or deadline_s):
-            raise click.UsageError("--in uses a virtual cluster as it is; leave its spec out.")
+        if join and (spec.to_dict() or queue or deadline_s):
+            raise click.UsageError(
+                "--in uses a virtual cluster as it is; leave its spec and its queue out."
+            )
         env = _runtime_env(runtime_env, working_dir)
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
@@ -138,9 +156,10 @@ def submit(
                         None if join else spec,
                         join=join,
                         id=name,
-                        priority=priority,
                         deadline_s=deadline_s,
                         runtime_env=env,
+                        on_preempt=on_preempt,
+                        **queue,
                     )
                 log = ray.command("job", "logs", name, "--follow")
                 fate = f"job {name} goes on\n  its log: {log}\n{stop}"
@@ -151,7 +170,7 @@ def submit(
                 if no_wait:
                     return
                 click.echo(f"{SAYS}job {name} is submitted", err=True)
-                began, last = _follow(jobs, name, to_stderr=as_json)
+                followed = _follow(jobs, name, to_stderr=as_json)
                 done = _end(jobs, name)
         except KeyboardInterrupt:
             fail(f"interrupted; {fate}", INTERRUPTED)
@@ -161,10 +180,10 @@ def submit(
             return
         if done.status == "STOPPED":
             fail(f"job {name} was stopped", FAILED)
-        why = f": {done.message}" if done.message not in ("", last) else ""
-        fail(
-            f"job {name} {'failed' if began else 'never began'}{why}", FAILED if began else REFUSED
-        )
+        why = f": {done.message}" if done.message not in ("", followed.said) else ""
+        if not followed.began:
+            fail(f"job {name} never began{why}", REFUSED)
+        fail(f"job {name} failed{why}", PREEMPTED if followed.preempted else FAILED)
 
 
 def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
@@ -186,38 +205,28 @@ def _runtime_env(text: str | None, working_dir: str | None) -> dict[str, Any]:
     return dict(env)
 
 
-def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> tuple[bool, str]:
-    """Print a log as it grows; what precedes the command's output goes to stderr.
-
-    Returns whether the command began, and fedpilot's last line before that.
-    """
+def _follow(jobs: Jobs, id: str, *, to_stderr: bool) -> JobLog:
+    """Print a log as it grows; all but the command's output goes to stderr."""
     before: list[str] = []
-    rest, said, began = "", "", False
+    log = JobLog()
 
     def tell(seconds: float) -> None:
-        if not said and not began:
+        if not log.said and not log.began:
             what = "Ray has not started it, or is still preparing its runtime environment"
             click.echo(f"{SAYS}job {id} has waited for {seconds:.0f} s: {what}", err=True)
 
     with Patience(tell, first_s=QUIET_S, every_s=REPEATED_S):
-        for text in jobs.follow(id):
-            if began:
-                click.echo(text, nl=False, err=to_stderr)
-                continue
-            *lines, rest = (rest + text).split("\n")
-            for number, line in enumerate(lines):
-                if line.startswith(SAYS) and line.endswith(READY):
-                    began = True
-                    click.echo("\n".join([*lines[number + 1 :], rest]), nl=False, err=to_stderr)
-                    break
-                if line.startswith(SAYS):
-                    said = line.removeprefix(SAYS)
-                    click.echo(line, err=True)
-                else:
-                    before.append(line)
-    if not began and not said:  # Ray could not start the job; its log says why
-        click.echo("\n".join([*before, rest]).rstrip(), err=True)
-    return began, said
+        for source, text in log.read(jobs.follow(id)):
+            match source:
+                case LogSource.COMMAND:
+                    click.echo(text, nl=False, err=to_stderr)
+                case LogSource.FEDPILOT | LogSource.AGAIN:
+                    click.echo(text, err=True)
+                case LogSource.RAY:
+                    before.append(text)
+    if not log.began and not log.said:  # Ray could not start the job; its log says why
+        click.echo("\n".join(before).rstrip(), err=True)
+    return log
 
 
 def _end(jobs: Jobs, id: str) -> Job:

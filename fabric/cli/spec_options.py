@@ -1,4 +1,4 @@
-"""The options for a spec (as YAML, as JSON or in parts), a priority and a deadline."""
+"""The options for a spec (as YAML, as JSON or in parts), its queue and a deadline."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from fedpilot.common.strict_yaml.errors import BadFile, Path as YamlPath, printa
 from fedpilot.common.strict_yaml.reading import Document, decoded, read, text_of
 from fedpilot.common.text.amounts import bytes_of
 
-from ..core.records import SchedulingPolicy
+from ..core.records import ROOT, ClusterId, SchedulingPolicy
 from ..errors import SpecError
-from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
+from ..spec import FixedSizeNode, FixedSizeNodes, QueueOptions, VirtualCluster, located
 from .access import Command
 
 AMOUNTS = "NAME=AMOUNT[,...]"
-SPEC = ("spec_file", "json_spec", "least", "most", "nodes", "policy", "max_actors")
+SPEC = (
+    *("spec_file", "json_spec", "least", "most", "nodes", "min_nodes", "max_nodes", "policy"),
+    "max_actors",
+)
+QUEUE = ("priority", "project", "pool", "priority_class", "preemptible")
 
 
 def with_spec(json_option: str) -> Callable[[Command], Command]:
@@ -49,6 +53,19 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
                 "--policy",
                 type=click.Choice([str(policy) for policy in SchedulingPolicy]),
                 help="How to place the fixed-size nodes on machines. Default: PACK.",
+            ),
+            click.option(
+                "--max-nodes",
+                metavar="COUNT",
+                type=click.IntRange(min=1),
+                help="Most equal nodes. Those above the minimum are added while resources "
+                "are free, and leave for others first. Default: as many as at the start.",
+            ),
+            click.option(
+                "--min-nodes",
+                metavar="COUNT",
+                type=click.IntRange(min=1),
+                help="Number of nodes like the one of --node that it needs to start. Default: 1.",
             ),
             click.option(
                 "--node",
@@ -86,13 +103,45 @@ def with_spec(json_option: str) -> Callable[[Command], Command]:
     return add
 
 
-with_priority = click.option(
-    "--priority",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Higher numbers are served first, if the manager serves by priority.",
-)
+def with_queue(command: Command) -> Command:
+    """Add the options of a place in line, as the argument `queue`: those that were given."""
+
+    @wraps(command)
+    def with_options(**options: Any) -> None:
+        given = {name: options.pop(name) for name in QUEUE}
+        queue = QueueOptions(**{name: v for name, v in given.items() if v is not None})  # type: ignore[typeddict-item]
+        command(queue=queue, **options)
+
+    for option in (
+        click.option(
+            "--preemptible/--no-preemptible",
+            default=None,
+            help="Whether it may be stopped for others. Default: as its priority class says.",
+        ),
+        click.option(
+            "--priority-class",
+            metavar="NAME",
+            help="Priority class: train, build, or another one of the queues. Default: train.",
+        ),
+        click.option(
+            "--pool",
+            metavar="NAME",
+            help="Node pool to run in. Default: the first that the project may use.",
+        ),
+        click.option(
+            "--project",
+            metavar="NAME",
+            help="Project in whose queue it waits, and whose quota it uses. Default: default.",
+        ),
+        click.option(
+            "--priority",
+            type=int,
+            help="Higher numbers are served first within a project. It never decides whether "
+            "others may stop it. Default: 0.",
+        ),
+    ):
+        option(with_options)
+    return with_options
 
 
 def with_deadline(what: str) -> Callable[[Command], Command]:
@@ -113,14 +162,17 @@ def _spec_from(
     least: Sequence[str],
     most: Sequence[str],
     nodes: Sequence[str],
+    min_nodes: int | None,
+    max_nodes: int | None,
     policy: str | None,
     max_actors: int | None,
 ) -> VirtualCluster:
-    options = bool(least or most or nodes or policy or max_actors is not None)
+    counts = [each for each in (min_nodes, max_nodes, max_actors) if each is not None]
+    options = bool(least or most or nodes or policy or counts)
     if sum([spec_file is not None, json_spec is not None, options]) > 1:
         raise click.UsageError(
-            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node, --policy and "
-            "--max-actors."
+            f"give one of --spec FILE, {json_option} JSON, or --min, --max, --node, --min-nodes, "
+            "--max-nodes, --policy and --max-actors."
         )
     if spec_file is not None:
         return spec_in(spec_file)
@@ -130,13 +182,27 @@ def _spec_from(
             return VirtualCluster.from_dict(document)
     if policy and not nodes:
         raise click.UsageError("--policy places fixed-size nodes; give --node too.")
+    if (min_nodes or max_nodes) and not nodes:
+        raise click.UsageError("--min-nodes and --max-nodes count nodes; give --node too.")
     group = [node for text in nodes for node in _nodes(text)]
+    if min_nodes is not None:
+        if len(group) > 1:
+            raise click.UsageError(
+                f"--min-nodes {min_nodes} counts nodes like one --node; found {len(group)}."
+            )
+        group *= min_nodes
     how = SchedulingPolicy(policy or SchedulingPolicy.PACK)
+    with located("--node, --max-nodes"):
+        groups = (
+            [FixedSizeNodes(nodes=group, scheduling_policy=how, max_nodes=max_nodes)]
+            if group
+            else []
+        )
     with located("--min, --max"):
         return VirtualCluster(
             flex_resource_min=_amounts("--min", least),
             flex_resource_max=_amounts("--max", most),
-            fixed_size_nodes=[FixedSizeNodes(nodes=group, scheduling_policy=how)] if group else [],
+            fixed_size_nodes=groups,
             max_actors_without_resources=max_actors,
         )
 
@@ -207,6 +273,6 @@ def _line(document: Document, message: str) -> str:
     return found
 
 
-def check_name(name: str) -> None:
-    """Raise SpecError for a bad name before anything is started."""
-    VirtualCluster().request(name)
+def check_name(name: str, parent: str | None = None, queue: QueueOptions | None = None) -> None:
+    """Raise SpecError for a bad name or place in line before anything is started."""
+    VirtualCluster().request(name, parent=ClusterId(parent or ROOT), **(queue or {}))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
-from ..pickle_names import travels
+from ..pickle_names import reads_older, travels
 from .ledger import ChangedIds, Ledger
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
-from .records import ClusterId, ProcessId
+from .records import ClusterId, ProcessId, VNode, VNodeId
 from .routing.work import Work
 from .routing.work_table import WorkTable
 
@@ -21,7 +21,27 @@ JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A virtual cluster, or a node of it, is to leave its place; until then all in it goes on."""
+
+    at: float
+    """When it leaves at the latest, in seconds since the epoch."""
+    claimant: ClusterId | None
+    """For whom; None for a gang that has run below its minimum for too long."""
+    rule: str
+    """The rule of the scheduler, such as `reclaim-quota`."""
+    reason: str
+    ready: bool = False
+    """Whether all in it has ended, so that it may leave at once; a node leaves once it is idle."""
+    node: VNodeId | None = None
+    """The node that leaves, which is one above the minimum; None: all of the virtual cluster."""
+    stops: bool = True
+    """Whether it leaves even if work runs; otherwise the notice is withdrawn at that time."""
+
+
 @travels
+@reads_older
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A virtual cluster from its request until it ends."""
@@ -45,6 +65,45 @@ class Entry:
     """Whether it still waits for its places."""
     begun: bool = False
     """Whether all its places have existed once. From then on it keeps them."""
+    since: float = 0.0
+    """When it got its places or lost them last, in seconds since the epoch; 0 before that."""
+    promised: tuple[VNode, ...] = ()
+    """The places that it gets as soon as those who hold them have left."""
+    leaves: Notice | None = None
+    nodes_leave: tuple[Notice, ...] = ()
+    """The notices of its single nodes."""
+    stopped: Notice | None = None
+    """The last notice on which it left its places."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """All notices that it has."""
+        return self.nodes_leave if self.leaves is None else (self.leaves, *self.nodes_leave)
+
+    def in_line_again(self, now: float) -> Entry:
+        """The entry once it has lost all its places, and waits for them again."""
+        return replace(
+            self,
+            waiting=True,
+            begun=False,
+            leaves=None,
+            nodes_leave=(),
+            promised=(),
+            since=now,
+        )
+
+    def given(self, notice: Notice) -> Entry:
+        """The entry with a notice more."""
+        if notice.node is None:
+            return replace(self, leaves=notice)
+        return replace(self, nodes_leave=(*self.nodes_leave, notice))
+
+    def without(self, notice: Notice) -> Entry:
+        """The entry once a notice is withdrawn or carried out."""
+        if notice.node is None:
+            return replace(self, leaves=None)
+        left = tuple(each for each in self.nodes_leave if each.node != notice.node)
+        return replace(self, nodes_leave=left)
 
 
 class ClusterState:
@@ -72,6 +131,12 @@ class ClusterState:
         """The waiting requests, in the order in which they were made."""
         return [entry.request for entry in self.entries.values() if entry.waiting]
 
+    def closing(self, cluster: ClusterId) -> frozenset[VNodeId]:
+        """The single nodes of a virtual cluster that leave, and get no more work."""
+        entry = self.entries.get(cluster)
+        notices = () if entry is None else entry.nodes_leave
+        return frozenset(each.node for each in notices if each.node is not None)
+
     def within(self, cluster: ClusterId) -> list[Entry]:
         """The virtual cluster's entry and those of all inside it, including waiting ones."""
         found = {cluster: self.entries[cluster]}
@@ -87,9 +152,9 @@ class ClusterState:
         self.entries[entry.request.id] = entry
         self.changed_entries.add(entry.request.id)
 
-    def admit(self, cluster: ClusterId) -> None:
+    def admit(self, cluster: ClusterId, now: float) -> None:
         """Record that a virtual cluster has its places."""
-        self.add(replace(self.entries[cluster], waiting=False))
+        self.add(replace(self.entries[cluster], waiting=False, since=now))
 
     def remove(self, cluster: ClusterId) -> Entry | None:
         """Remove an entry and return it; None if there is none."""

@@ -24,6 +24,10 @@ class Remembered:
     """The job that it belonged to; without a job it is detached, and can be restored."""
     user: str = ""
     priority: int = 0
+    project: str = ""
+    pool: str = ""
+    priority_class: str = ""
+    preemptible: bool | None = None
     deadline: float | None = None
     """When it stops waiting; None if it had its places."""
 
@@ -55,6 +59,10 @@ def remembered(entries: Iterable[Entry]) -> tuple[Remembered, ...]:
             owner=entry.owner,
             user=entry.user,
             priority=entry.request.priority,
+            project=entry.request.project,
+            pool=entry.request.pool,
+            priority_class=entry.request.priority_class,
+            preemptible=entry.request.preemptible,
             deadline=entry.request.deadline if entry.waiting else None,
         )
         for entry in entries

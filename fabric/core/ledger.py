@@ -122,6 +122,11 @@ class Ledger:
         """Whether anything has changed since the last call of `changes`."""
         return self._changed != Changes()
 
+    @property
+    def pending(self) -> Changes:
+        """What has changed since the last call of `changes`."""
+        return self._changed
+
     def changes(self) -> Changes:
         """Return what has changed since the last call, for the ledger file."""
         changed, self._changed = self._changed, Changes()

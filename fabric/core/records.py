@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from ..pickle_names import reads_older
 from .resources import Resources
 from .selectors import Selector
 
@@ -76,12 +77,21 @@ class Bundle:
     """Which machines may carry it, by their labels."""
 
 
+@reads_older
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleGroup:
     """Bundles that are placed together under one policy."""
 
     bundles: tuple[Bundle, ...]
+    """Its minimum."""
     policy: SchedulingPolicy
+    most: int | None = None
+    """How many bundles like those it may have; None: never more."""
+
+    @property
+    def surplus(self) -> int:
+        """How many bundles it may have above its minimum."""
+        return 0 if self.most is None else max(0, self.most - len(self.bundles))
 
 
 class VNodeKind(StrEnum):
@@ -124,6 +134,11 @@ class PlacedCluster:
 def fixed_id(cluster: ClusterId, number: int) -> VNodeId:
     """The id of a cluster's fixed-size node, by its number in the request."""
     return VNodeId(f"{cluster}/{number}")
+
+
+def number_of(node: VNodeId) -> int:
+    """The number of a fixed-size node, from its id."""
+    return int(node.rpartition("/")[2])
 
 
 def flexible_id(cluster: ClusterId, machine: MachineId) -> VNodeId:

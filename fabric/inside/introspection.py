@@ -9,7 +9,7 @@ from typing import Any
 from ..core.records import ROOT
 from ..errors import FabricError
 from ..spec import VirtualCluster
-from .virtual_clusters import VirtualClusters
+from .virtual_clusters import WAIT_S, VirtualClusters
 
 UNDIVIDED = ("memory", "object_store_memory")
 """Resources of a machine that a virtual node has exclusively only if it requested them."""
@@ -61,6 +61,10 @@ class VirtualClusterInfo:
         """Its document: state, reason, queue position, nodes, loans, work."""
         return VirtualClusters().show(self.id)
 
+    def wait(self, wait_s: float = WAIT_S) -> None:
+        """Wait until it has its places, such as after Preempted. NoSuchCluster, NotInTime."""
+        VirtualClusters().wait(self.id, wait_s)
+
     def child_clusters(self) -> list[VirtualClusterInfo]:
         """The virtual clusters directly inside it."""
         return [VirtualClusterInfo(id) for id in self.state()["children"]]
@@ -103,6 +107,12 @@ class VirtualNodeInfo:
     def total_resources(self) -> dict[str, float]:
         """All its resources."""
         return dict(self._document()["total"])
+
+    def leaves_at(self) -> float | None:
+        """When it leaves for others at the latest, in seconds since the epoch; None if it stays, or
+        if it leaves only once its work has ended."""
+        leaves = self._document().get("leaves")
+        return None if leaves is None else leaves["at"]
 
     def parent_node(self) -> VirtualNodeInfo | None:
         """The virtual node that it was carved out of; None if that is a machine."""

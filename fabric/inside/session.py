@@ -5,23 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from ..core.records import ROOT, has_started
-from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime
+from ..errors import FabricError, NameTaken, NotInTime
 from ..ray import private_ray
-from ..spec import VirtualCluster
+from ..spec import QueueOptions, VirtualCluster
 from . import context, hooks, manager_client
 from .introspection import VirtualClusterInfo, VirtualNodeInfo
-from .virtual_clusters import VirtualClusters
-
-WAIT_S = 24 * 3600.0
-"""The default of how long a job waits for its virtual cluster."""
-
-POLL_S = 0.5
-"""The pause between two looks at a joined virtual cluster that waits for its places."""
+from .virtual_clusters import WAIT_S, VirtualClusters
 
 
 def init(
@@ -29,6 +22,10 @@ def init(
     *,
     virtual_cluster: VirtualCluster | Mapping[str, Any] | str | None = None,
     priority: int = 0,
+    project: str = "",
+    pool: str = "",
+    priority_class: str = "",
+    preemptible: bool | None = None,
     wait_s: float = WAIT_S,
     runtime_env: Mapping[str, Any] | None = None,
     **options: Any,
@@ -37,7 +34,9 @@ def init(
 
     `virtual_cluster` is the spec of a new one, which ends with this job, or the name of one that
     exists or waits. Without it the job runs on all free resources of Ray, and can enter others by
-    `with`. NotInTime after `wait_s` in the queue; SpecError, NeverFits, NoSuchCluster.
+    `with`. A new one waits as `priority`, `project`, `pool`, `priority_class` and `preemptible`
+    say (`QueueOptions`). NotInTime after `wait_s` in the queue; SpecError, NeverFits,
+    NoSuchCluster.
     """
     private_ray.require(private_ray.INSIDE, private_ray.MANAGER)
     import ray
@@ -56,9 +55,16 @@ def init(
             return None
         asking = VirtualClusters()
         if isinstance(given, VirtualCluster):
-            _begin(asking, name, given, parent=ROOT, priority=priority, wait_s=wait_s)
+            queue = QueueOptions(
+                priority=priority,
+                project=project,
+                pool=pool,
+                priority_class=priority_class,
+                preemptible=preemptible,
+            )
+            _begin(asking, name, given, parent=ROOT, wait_s=wait_s, **queue)
         else:
-            _join(asking, name, wait_s)
+            asking.wait(name, wait_s)
         context.join(name)
         hooks.announce(name)
     except BaseException:
@@ -117,14 +123,14 @@ def _begin(
     spec: VirtualCluster,
     *,
     parent: str,
-    priority: int = 0,
     wait_s: float = WAIT_S,
     with_process: bool = False,
+    **queue: Unpack[QueueOptions],
 ) -> None:
     """Create a virtual cluster; if it waits for too long, withdraw the request. NotInTime."""
     try:
         found = asking.create(
-            name, spec, parent=parent, priority=priority, wait_s=wait_s, with_process=with_process
+            name, spec, parent=parent, wait_s=wait_s, with_process=with_process, **queue
         )
     except NameTaken:
         raise
@@ -135,18 +141,3 @@ def _begin(
     if not has_started(found["state"]):
         asking.delete(name)
         raise NotInTime(name, wait_s, found["reason"])
-
-
-def _join(asking: VirtualClusters, name: str, wait_s: float) -> None:
-    """Wait until an existing virtual cluster has its places. NoSuchCluster, NotInTime."""
-    began = time.monotonic()
-    found = asking.show(name)
-    while not has_started(found["state"]):
-        waited = time.monotonic() - began
-        if waited >= wait_s:
-            raise NotInTime(name, waited, found["reason"])
-        time.sleep(min(POLL_S, wait_s - waited))
-        try:
-            found = asking.show(name)
-        except NoSuchCluster:
-            raise NotInTime(name, time.monotonic() - began, asking.ending(name)) from None

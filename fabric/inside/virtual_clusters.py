@@ -6,17 +6,17 @@ import contextlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from fedpilot.common.host.users import current_user
 
 from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
 from ..core.records import ROOT, ClusterId, ProcessId, has_started
-from ..errors import FabricError, ManagerAway, ManagerGone
+from ..errors import FabricError, ManagerAway, ManagerGone, NoSuchCluster, NotInTime
 from ..manager.rpc import call
 from ..manager.settings import KeeperSettings
-from ..spec import VirtualCluster
+from ..spec import QueueOptions, VirtualCluster
 
 CALL_TIMEOUT_S = 60.0
 """How long a manager may take to answer, beyond the time that the caller wants to wait."""
@@ -26,6 +26,13 @@ RETRY_S = 0.1
 
 SLICE_S = 5.0
 """How long one call waits for places; meanwhile it takes one of the manager's `CALLS`."""
+
+
+WAIT_S = 24 * 3600.0
+"""The default of how long a job waits for its virtual cluster."""
+
+POLL_S = 0.5
+"""The pause between two looks at a virtual cluster that waits for its places."""
 
 
 class VirtualClusters:
@@ -42,20 +49,21 @@ class VirtualClusters:
         spec: VirtualCluster,
         *,
         parent: str = ROOT,
-        priority: int = 0,
         wait_s: float = 30.0,
         deadline_s: float | None = None,
         detached: bool = False,
         with_process: bool = False,
         group: str | None = None,
+        **queue: Unpack[QueueOptions],
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: it gets all its places at once, or waits.
 
         Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after at most
         `wait_s` seconds. The virtual cluster then waits on, for at most `deadline_s` in all. It
         ends with this process's job unless it is `detached`, and if `with_process` also with this
-        process. `group` is the id for its placement group. Raises SpecError, NameTaken,
-        NoSuchCluster for the parent, NeverFits, NotInTime.
+        process. `group` is the id for its placement group; `queue` says how it waits: `priority`,
+        and at the root `project`, `pool`, `priority_class` and `preemptible`. Raises SpecError,
+        NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
         """
         import ray
 
@@ -64,8 +72,8 @@ class VirtualClusters:
             request=spec.request(
                 name,
                 parent=ClusterId(parent),
-                priority=priority,
                 deadline=None if deadline_s is None else now + deadline_s,
+                **queue,
             ),
             spec=spec.to_dict(),
             owner=None if detached else JobId(ray.get_runtime_context().get_job_id()),
@@ -83,9 +91,35 @@ class VirtualClusters:
             if has_started(found["state"]) or left <= SLICE_S:
                 return found
 
-    def check(self, name: str, spec: VirtualCluster, *, parent: str = ROOT) -> None:
-        """Refuse what `create` would refuse. NameTaken, NoSuchCluster, NeverFits, SpecError."""
-        self.call("check", spec.request(name, parent=ClusterId(parent)))
+    def check(
+        self,
+        name: str,
+        spec: VirtualCluster,
+        *,
+        parent: str = ROOT,
+        **queue: Unpack[QueueOptions],
+    ) -> None:
+        """Refuse what `create` would refuse.
+
+        NameTaken, NoSuchCluster, QueueRefused, NeverFits, SpecError.
+        """
+        request = spec.request(name, parent=ClusterId(parent), **queue)
+        user = (current_user(),) if queue else ()  # which older managers do not expect
+        self.call("check", request, *user)
+
+    def wait(self, name: str, wait_s: float = WAIT_S) -> None:
+        """Wait until an existing one has its places. NoSuchCluster, NotInTime."""
+        began = time.monotonic()
+        found = self.show(name)
+        while not has_started(found["state"]):
+            waited = time.monotonic() - began
+            if waited >= wait_s:
+                raise NotInTime(name, waited, found["reason"])
+            time.sleep(min(POLL_S, wait_s - waited))
+            try:
+                found = self.show(name)
+            except NoSuchCluster:
+                raise NotInTime(name, time.monotonic() - began, self.ending(name)) from None
 
     def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
         """End a virtual cluster and all inside it; return their names.
@@ -95,6 +129,10 @@ class VirtualClusters:
         asked = (ClusterId(name), secrets.token_hex(8), current_user(), force)
         ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
+
+    def leave(self, name: str) -> None:
+        """Say that nothing runs any more in one that has to leave its places. CallUnavailable."""
+        self.call("leave", ClusterId(name))
 
     def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
         """Request these virtual clusters of a lost head again, or all detached ones.
@@ -122,6 +160,35 @@ class VirtualClusters:
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """The latest events, oldest first."""
         found: tuple[Mapping[str, Any], ...] = self.call("history")
+        return found
+
+    def queues(self) -> Mapping[str, Any]:
+        """The queues and their workloads as one document. CallUnavailable."""
+        found: Mapping[str, Any] = self.call("queues")
+        return found
+
+    def queue_samples(self) -> Sequence[Mapping[str, Any]]:
+        """What projects have held and deserved since the manager began, oldest first.
+
+        CallUnavailable.
+        """
+        found: Sequence[Mapping[str, Any]] = self.call("queue_samples")
+        return found
+
+    def apply_queues(
+        self,
+        document: Mapping[str, Any],
+        *,
+        revision: int | None = None,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Replace the file of queues (`spec/queue_file.py`); `dry_run` only says what would come.
+
+        Returns the `revision`, and what `would` start, stop and wait. StaleRevision if another
+        revision than the given one is applied, QueueInUse, SpecError, CallUnavailable.
+        """
+        asked = (document, revision, current_user(), dry_run)
+        found: Mapping[str, Any] = self.call("apply_queues", *asked)
         return found
 
     def ending(self, name: str) -> str:

@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from ..core.audit import NAMES
 from ..core.records import ROOT, WAITING
@@ -22,8 +22,8 @@ from ..errors import ClusterUnreachable, FabricError, NoSuchJob, SpecError
 from ..inside.hooks import environment_inside
 from ..inside.virtual_clusters import VirtualClusters
 from ..ray import private_ray
-from ..spec import VirtualCluster
-from .confine import READY, SAYS
+from ..spec import QueueOptions, VirtualCluster
+from .job_log import READY, SAYS
 
 JOINED, COMMAND = "fedpilot.joined", "fedpilot.command"
 """Metadata keys: the job joined another virtual cluster; the job's command."""
@@ -88,13 +88,17 @@ class Jobs:
         *,
         join: str | None = None,
         id: str | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        on_preempt: Literal["requeue", "fail"] = "requeue",
+        **queue: Unpack[QueueOptions],
     ) -> str:
         """Have Ray run a command in its own virtual cluster, or in `join`; return the job's id.
 
-        Refuses at once what could never run: SpecError, NeverFits, NoSuchCluster for `join`.
+        If its virtual cluster must leave its places to others, the command is ended; it runs again
+        later, unless `on_preempt` is `fail`. `queue` says how its own virtual cluster waits:
+        `priority`, `project`, `pool`, `priority_class` and `preemptible`. Refuses at once what
+        could never run: SpecError, NeverFits, NoSuchCluster for `join`.
         """
         import ray
 
@@ -104,15 +108,17 @@ class Jobs:
         if join:
             self.clusters.show(join)
         else:
-            self.clusters.check(name, given, parent=ROOT)
+            self.clusters.check(name, given, parent=ROOT, **queue)
         confine = [self.clusters.call("python"), "-m", "fedpilot.fabric.confine", "--name", name]
         confine += ["--address", ray.get_runtime_context().gcs_address]
         if join:
             confine += ["--join"]
         else:
-            confine += ["--spec", json.dumps(given.to_dict()), "--priority", str(priority)]
+            confine += ["--spec", json.dumps(given.to_dict()), *options_of(queue)]
         if deadline_s is not None:
             confine += ["--deadline", str(deadline_s)]
+        if on_preempt != "requeue":
+            confine += ["--on-preempt", on_preempt]
         metadata = {NAMES: name, COMMAND: shlex.join(command)} | ({JOINED: "yes"} if join else {})
         self._submit(
             id,
@@ -206,6 +212,18 @@ class Jobs:
             joined=JOINED in metadata,
             cluster=cluster,
         )
+
+
+def options_of(queue: QueueOptions) -> list[str]:
+    """The options of `confine` for a place in line; without defaults, which older ones lack."""
+    options: list[str] = []
+    for name, value in sorted(queue.items()):
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        elif value not in (None, "", 0):
+            options += [f"--{option}", str(value)]
+    return options
 
 
 @contextlib.contextmanager

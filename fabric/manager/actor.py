@@ -30,6 +30,7 @@ from ..ray.control_plane.autoscaler import Autoscaler
 from ..ray.control_plane.manager_deaths import not_told
 from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
+from .queue_calls import QueueCalls
 from .reconciler import Reconciler
 from .routing.messages import Ask, Placed
 from .rpc import Address, Port
@@ -83,12 +84,12 @@ class ManagerActor:
             await self._record(reconciler)
         return Snapshot(reconciler).brief(entry.request.id)
 
-    async def check(self, request: Request) -> None:
-        """Refuse what could never be admitted."""
+    async def check(self, request: Request, user: str = "") -> None:
+        """Refuse what could never be admitted, or not for this user."""
         reconciler = await self._keeper()
         if request.id in reconciler.state.entries:
             raise NameTaken(request.id)
-        reconciler.admission.check(request)
+        reconciler.admission.check(request, user)
 
     async def attach(self, cluster: ClusterId, job: JobId) -> None:
         """Record that a job of Ray works in a virtual cluster, and should work nowhere else."""
@@ -224,7 +225,8 @@ class ManagerActor:
             raise
         methods = dict(inspect.getmembers(self, inspect.iscoroutinefunction))
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
-        self._address = await Port(asked).open(context.worker.node_ip_address)
+        calls = {**asked, **QueueCalls(reconciler).by_name}
+        self._address = await Port(calls).open(context.worker.node_ip_address)
         autoscaler = Autoscaler(private_ray.AutoscalerRequests(address), file)
         self._turning = asyncio.create_task(self._turn(reconciler, autoscaler))
         return reconciler

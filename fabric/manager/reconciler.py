@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -34,6 +34,7 @@ from ..core.records import (
 )
 from ..core.resources import Resources
 from ..core.routing.work import Work
+from ..core.scheduling.records import SchedulingPlan
 from ..errors import FabricError, NameTaken, NoSuchCluster, NotInTime, NotYours
 from ..ray.control_plane.protocol import Observed, RayControl, Seen
 from ..spec import VirtualCluster
@@ -50,6 +51,7 @@ from .status import Statuses
 PREFIX = "fedpilot"
 ASKED = attrgetter("spec", "owner", "request.parent")
 """What is equal in a repeated request for a virtual cluster."""
+Aside = Callable[[Callable[[], SchedulingPlan]], Awaitable[SchedulingPlan]]
 log = logging.getLogger(__name__)
 
 
@@ -64,8 +66,11 @@ class Reconciler:
         clock: Callable[[], float],
         new_id: Callable[[ClusterId], GroupId],
         settings: KeeperSettings | None = None,
+        aside: Aside = asyncio.to_thread,
     ) -> None:
+        """`aside` runs a function while this loop goes on."""
         self._ray = ray
+        self._aside = aside
         self._clock = clock
         self._settings = settings or KeeperSettings()
         self.state = file.load()
@@ -89,6 +94,8 @@ class Reconciler:
         self.escapes: tuple[Escape, ...] = ()
         """The work outside its job's virtual cluster, as found by the last audit."""
         self._audited = self._knocked = 0.0
+        self._planning: asyncio.Task[None] | None = None
+        """A plan that is made in a thread."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -161,7 +168,14 @@ class Reconciler:
         for lost in found.again:
             try:
                 request = VirtualCluster.from_dict(lost.spec).request(
-                    lost.id, parent=lost.parent, priority=lost.priority, deadline=lost.deadline
+                    lost.id,
+                    parent=lost.parent,
+                    priority=lost.priority,
+                    deadline=lost.deadline,
+                    project=lost.project,
+                    pool=lost.pool,
+                    priority_class=lost.priority_class,
+                    preemptible=lost.preemptible,
                 )
                 entry = Entry(request=request, spec=lost.spec, user=lost.user, asked_at=now)
                 self.admission.add(entry)
@@ -233,7 +247,19 @@ class Reconciler:
         self.admission.give_back()
         self.admission.admit()
         self.admission.commit()
+        if self.admission.root.wanted and (self._planning is None or self._planning.done()):
+            self._planning = asyncio.create_task(self._plan())
         await self._audit(seen)
+
+    async def _plan(self) -> None:
+        """Plan in a thread, and carry out what still holds then."""
+        try:
+            found = await self._aside(self.admission.root.prepared())
+            self.admission.carry_out(found)
+            self.admission.commit()
+        except Exception:
+            log.exception("a plan failed; the next one begins with the next look at Ray")
+            self.admission.root.news = True
 
     async def _over(self) -> frozenset[ProcessId]:
         """The processes that have ended, among those that requested clusters or are silent."""
@@ -251,33 +277,7 @@ class Reconciler:
                 with contextlib.suppress(LedgerError):  # it shrank below what it carries
                     ledger.machine_up(machine)
         for gone in sorted(ledger.machines.keys() - {machine.id for machine in seen.machines}):
-            self._lose(gone)
-
-    def _lose(self, machine: MachineId) -> None:
-        """Forget the vnodes of a dead machine, and the placement groups that only they needed."""
-        ledger, groups = self.state.ledger, self.state.groups
-        hostname = ledger.machines[machine].hostname
-        lost = {vnode.id: vnode for vnode in ledger.machine_down(machine)}
-        self.router.lost(lost.keys())
-        for vnode in sorted(lost):
-            for group in groups.of_vnode(vnode):
-                if group.movable:
-                    self._bundler.lost_places(group)
-                    continue
-                pieces = tuple(
-                    replace(piece, vnode=None) if piece.vnode in lost else piece
-                    for piece in group.pieces
-                )
-                if any(piece.vnode for piece in pieces):
-                    groups.drop(group.id)
-                    groups.put(replace(group, pieces=pieces))
-                else:
-                    self._bundler.give_up([group])
-        for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
-            why = f"machine {hostname} ({machine[:8]}) died with some of its nodes"
-            if self.state.entries[id].group in groups:
-                why += "; as a placement group it is made anew once nothing runs in the rest"
-            self.statuses.trouble(id, why)
+            self.admission.lost_nodes.died(gone)
 
     def _see_groups(self, seen: Observed, skip: set[GroupId]) -> None:
         """Bring Ray's groups in line with the state, and the state with their machines."""
@@ -303,6 +303,8 @@ class Reconciler:
         since = self.statuses.starting.get(group.cluster)
         if has_places(group, found):
             self.admission.settle(group, found)
+        elif found.state == "pending" and self.admission.lost_nodes.refused(group, found.why):
+            pass
         elif found.state == "pending" and since is not None:
             if self._clock() > since + self._settings.grace_s:
                 self.admission.take_back(group.cluster, found.why)

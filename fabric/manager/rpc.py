@@ -2,7 +2,8 @@
 
 The manager listens on a port of its machine, which is much faster than Ray (decision 16); its actor
 gives callers the port and a token. A failed call is repeated through Ray, which finds a restarted
-manager, so each method must tolerate being called twice.
+manager, so each method must tolerate being called twice. The actor may get no new methods
+(`actor.py`), so the calls of `PORT_ONLY` exist at the port alone.
 
 A message is its length and a pickle, not gRPC, which does not survive the host processes' forks.
 """
@@ -23,7 +24,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import FabricError, ManagerAway, ManagerGone, ManagerUnreachable
+from ..errors import (
+    CallUnavailable,
+    FabricError,
+    ManagerAway,
+    ManagerGone,
+    ManagerUnreachable,
+)
 from ..pickle_names import travels
 from ..ray.machine_check import not_installed
 
@@ -38,6 +45,8 @@ LENGTH = struct.Struct("!Q")
 LONGEST = 2**30
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Detects a peer whose machine is gone, where the system supports it (s, s, count)."""
+PORT_ONLY = frozenset({"apply_queues", "queues", "queue_samples", "leave"})
+"""The calls that the actor has no methods for."""
 
 
 @travels
@@ -135,6 +144,13 @@ class ManagerConnections:
                             self._asked = self._manager.address.remote()
         return self._address is not None and self._pid == os.getpid()
 
+    def use(self, address: Address) -> None:
+        """Make calls to this address from now on."""
+        with self._lock:
+            self._asked, self._address = None, address
+            self._idle.clear()  # in a fork, they are its parent's
+            self._pid = os.getpid()
+
     def call(
         self, method: str, args: Sequence[Any], timeout_s: float
     ) -> tuple[Any, Exception | None]:
@@ -213,25 +229,57 @@ def call(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> An
         for other in [each for each in _lines if each[0] != key[0]]:
             _close(other)  # it belongs to an earlier connection to Ray
     line = _lines.get(key) or _lines.setdefault(key, ManagerConnections(manager))
+    only = method in PORT_ONLY
+    if only and not line.up:
+        end = time.monotonic() + timeout_s
+        line.use(_address(manager, method, timeout_s))
+        timeout_s = max(0.0, end - time.monotonic())
     if line.up:
         try:
             answer, error = line.call(method, args, timeout_s)
         except TimeoutError:
             raise ManagerUnreachable(f"it has not answered within {timeout_s:g} s") from None
         except _OutOfReach:
-            pass
+            if only:
+                raise CallUnavailable(method, OUT_OF_REACH) from None
         except (EOFError, OSError):
             _close(key)
+            if only:
+                raise ManagerAway("its port was closed") from None
         else:
             if error is None:
                 return answer
             try:
+                if only and isinstance(error, KeyError) and error.args == (method,):
+                    raise CallUnavailable(method, OLDER)
                 if isinstance(error, FabricError):
                     raise error
                 raise FabricError(f"the manager failed: {error!r}") from error
             finally:
                 del error  # its traceback holds this frame, a reference cycle
     return _through_ray(manager, method, args, timeout_s)
+
+
+OUT_OF_REACH = (
+    "its port cannot be reached from this machine; run the command on the machine of Ray's head, "
+    "or open the ports between the machines"
+)
+NO_PORT = (
+    "it has no port, since Ray encrypts its traffic (RAY_USE_TLS) or the system refused one; "
+    "queues need a Ray cluster without that"
+)
+OLDER = (
+    "its version of fedpilot is older; install this version on the machine of Ray's head and "
+    "restart Ray there"
+)
+
+
+def _address(manager: Any, method: str, timeout_s: float) -> Address:
+    """Where the manager listens, for a call that Ray cannot carry. CallUnavailable."""
+    found: Address | None = _through_ray(manager, "address", (), timeout_s)
+    if found is None:
+        raise CallUnavailable(method, NO_PORT)
+    return found
 
 
 def _through_ray(manager: Any, method: str, args: Sequence[Any], timeout_s: float) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.places.request import QueuePolicy
-from ..pickle_names import travels
+from ..pickle_names import reads_older, travels
 
 
 @travels
+@reads_older
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperSettings:
     """The settings of a manager."""
@@ -31,3 +32,6 @@ class KeeperSettings:
     """Whether machines are added for waiting work: then what is too large today is not refused."""
     actors_without_resources: int | None = None
     """The most actors without resources in one virtual cluster; each takes memory."""
+    plan_inline: int = 2000
+    """Up to so many machines and virtual clusters a plan is made at once; larger ones take longer,
+    and are made in a thread while the manager answers."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.cluster_state import Entry
 from ..core.ledger import Ledger
 from ..core.records import (
     ACTIVE,
@@ -22,6 +23,7 @@ from ..core.resources import Resources
 from ..core.routing.work import WorkState
 from ..errors import NoSuchCluster
 from .reconciler import Reconciler
+from .scheduling.queue_document import notice_document, standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Snapshot:
             "parent": ROOT if entry is None else entry.request.parent,
             "owner": None if entry is None else entry.owner,
             "user": "" if entry is None else entry.user,
-            "priority": 0 if entry is None else entry.request.priority,
+            "priority": 0,
+            **({} if entry is None else self._standing(entry)),
             "deadline": None if entry is None else entry.request.deadline,
             "spec": {} if entry is None else dict(entry.spec),
             "total": Resources.total(each.resources for each in vnodes).to_ray(),
@@ -87,7 +90,23 @@ class Snapshot:
             "actors_without_resources": reconciler.state.works.without_resources(id),
             "escapes": [e.reason for e in reconciler.escapes if e.cluster == id],
             "children": list(ledger.children(id)),
-            "nodes": [self.vnode(each, pieces.get(each.id, [])) for each in vnodes],
+            "nodes": [
+                {
+                    **self.vnode(each, pieces.get(each.id, [])),
+                    "leaves": None if entry is None else _leaves(entry, each.id),
+                }
+                for each in vnodes
+            ],
+        }
+
+    def _standing(self, entry: Entry) -> dict[str, Any]:
+        """Its project, class and notices; inside another one it has its priority only."""
+        if entry.request.parent != ROOT:
+            return {"priority": entry.request.priority}
+        return {
+            **standing(entry, self.reconciler.admission.book),
+            "stopped": notice_document(entry.stopped),
+            "since": entry.since,
         }
 
     def brief(self, id: ClusterId) -> dict[str, Any]:
@@ -136,6 +155,12 @@ class Snapshot:
 
     def _free(self, place: PlaceId) -> Resources:
         return Resources() if self._ledger.owner(place) == DEFAULT else self._ledger.free(place)
+
+
+def _leaves(entry: Entry, node: VNodeId) -> dict[str, Any] | None:
+    """The notice of a node, or the one of its virtual cluster."""
+    single = next((each for each in entry.nodes_leave if each.node == node), None)
+    return notice_document(single or entry.leaves)
 
 
 def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..core.cluster_state import ClusterState
-from ..core.places.admission import Decision, Decisions, QueuedAt
+from ..core.places.admission import Decision, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
 
 MOST_REST_S = 30.0
@@ -132,7 +132,13 @@ class Statuses:
         self._endings.pop(id, None)
         self.note(id, "asked", "")
 
-    def line_up(self, decisions: Decisions) -> None:
+    def stopped(self, id: ClusterId, why: str) -> None:
+        """Record that it left its places for others, and waits again."""
+        self._starting.pop(id, None)
+        self._troubles.pop(id, None)
+        self.note(id, "stopped", why, on_record=True)
+
+    def line_up(self, decisions: Iterable[Decision]) -> None:
         """Keep the last decisions on the queues."""
         self._line = decisions
 
@@ -144,11 +150,11 @@ class Statuses:
         """Record that it has its places in the cluster state, and now waits for Ray."""
         self._starting[id] = self._clock()
 
-    def admitted(self, id: ClusterId) -> None:
+    def admitted(self, id: ClusterId, why: str = "") -> None:
         self._told.pop(id, None)
         self._troubles.pop(id, None)
         self.starts(id)
-        self.note(id, "admitted", "")
+        self.note(id, "admitted", why)
 
     def active(self, id: ClusterId) -> None:
         """Record that Ray has placed all that it holds."""
@@ -166,11 +172,16 @@ class Statuses:
     def waits_again(self, id: ClusterId, why: str, rest_s: float) -> None:
         """Record that it was taken back; it rests before the next try, twice as long each time."""
         self._starting.pop(id, None)
+        self.rests(id, rest_s)
+        self._troubles[id] = why
+        self.note(id, "waits again", why)
+
+    def rests(self, id: ClusterId, rest_s: float) -> None:
+        """Record that Ray refused it places, so it asks for more later, after twice as long each
+        time."""
         self._attempts[id] += 1
         rest_s *= 2 ** (self._attempts[id] - 1)
         self._resting[id] = self._clock() + min(rest_s, MOST_REST_S)
-        self._troubles[id] = why
-        self.note(id, "waits again", why)
 
     def trouble(self, id: ClusterId, why: str) -> None:
         """Record a trouble, once for each cause."""

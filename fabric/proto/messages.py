@@ -39,6 +39,7 @@ def to_message(spec: VirtualCluster) -> pb.VirtualCluster:
             pb.FixedSizeNodes(
                 nodes=[_node(node) for node in nodes.nodes],
                 scheduling_policy=str(nodes.scheduling_policy),
+                max_nodes=nodes.max_nodes,
             )
             for nodes in spec.node_groups
         ],
@@ -99,8 +100,9 @@ def _group_of(at: str, message: pb.FixedSizeNodes) -> FixedSizeNodes:
         )
     policy = SchedulingPolicy(pb.SchedulingPolicy.Name(message.scheduling_policy))
     nodes = tuple(_node_of(f"{at}.nodes[{i}]", node) for i, node in enumerate(message.nodes))
+    most = message.max_nodes if message.HasField("max_nodes") else None
     with located(at, "."):
-        return FixedSizeNodes(nodes=nodes, scheduling_policy=policy)
+        return FixedSizeNodes(nodes=nodes, scheduling_policy=policy, max_nodes=most)
 
 
 def _node_of(at: str, message: pb.FixedSizeNode) -> FixedSizeNode:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+fedpilot/fabric/proto/virtual_cluster.proto\x12\x0b\x66\x65\x64pilot.v1\"\x9d\x03\n\x0eVirtualCluster\x12K\n\x11\x66lex_resource_min\x18\x01 \x03(\x0b\x32\x30.fedpilot.v1.VirtualCluster.FlexResourceMinEntry\x12K\n\x11\x66lex_resource_max\x18\x02 \x03(\x0b\x32\x30.fedpilot.v1.VirtualCluster.FlexResourceMaxEntry\x12\x35\n\x10\x66ixed_size_nodes\x18\x03 \x03(\x0b\x32\x1b.fedpilot.v1.FixedSizeNodes\x12)\n\x1cmax_actors_without_resources\x18\x04 \x01(\rH\x00\x88\x01\x01\x1a\x36\n\x14\x46lexResourceMinEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x36\n\x14\x46lexResourceMaxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x1f\n\x1d_max_actors_without_resources\"u\n\x0e\x46ixedSizeNodes\x12)\n\x05nodes\x18\x01 \x03(\x0b\x32\x1a.fedpilot.v1.FixedSizeNode\x12\x38\n\x11scheduling_policy\x18\x02 \x01(\x0e\x32\x1d.fedpilot.v1.SchedulingPolicy\"\xa8\x02\n\rFixedSizeNode\x12<\n\tresources\x18\x01 \x03(\x0b\x32).fedpilot.v1.FixedSizeNode.ResourcesEntry\x12@\n\x14parent_node_selector\x18\x02 \x01(\x0b\x32\".fedpilot.v1.LabelMatchExpressions\x12\x36\n\x06labels\x18\x03 \x03(\x0b\x32&.fedpilot.v1.FixedSizeNode.LabelsEntry\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"O\n\x15LabelMatchExpressions\x12\x36\n\x0b\x65xpressions\x18\x01 \x03(\x0b\x32!.fedpilot.v1.LabelMatchExpression\"Q\n\x14LabelMatchExpression\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x08operator\x18\x02 \x01(\x0b\x32\x1a.fedpilot.v1.LabelOperator\"\xee\x01\n\rLabelOperator\x12(\n\x08label_in\x18\x01 \x01(\x0b\x32\x14.fedpilot.v1.LabelInH\x00\x12/\n\x0clabel_not_in\x18\x02 \x01(\x0b\x32\x17.fedpilot.v1.LabelNotInH\x00\x12\x30\n\x0clabel_exists\x18\x03 \x01(\x0b\x32\x18.fedpilot.v1.LabelExistsH\x00\x12>\n\x14label_does_not_exist\x18\x04 \x01(\x0b\x32\x1e.fedpilot.v1.LabelDoesNotExistH\x00\x42\x10\n\x0elabel_operator\"\x19\n\x07LabelIn\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x1c\n\nLabelNotIn\x12\x0e\n\x06values\x18\x01 \x03(\t\"\r\n\x0bLabelExists\"\x13\n\x11LabelDoesNotExist*L\n\x10SchedulingPolicy\x12\x08\n\x04PACK\x10\x00\x12\n\n\x06SPREAD\x10\x01\x12\x11\n\rSTRICT_SPREAD\x10\x02\x12\x0f\n\x0bSTRICT_PACK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+fedpilot/fabric/proto/virtual_cluster.proto\x12\x0b\x66\x65\x64pilot.v1\"\x9d\x03\n\x0eVirtualCluster\x12K\n\x11\x66lex_resource_min\x18\x01 \x03(\x0b\x32\x30.fedpilot.v1.VirtualCluster.FlexResourceMinEntry\x12K\n\x11\x66lex_resource_max\x18\x02 \x03(\x0b\x32\x30.fedpilot.v1.VirtualCluster.FlexResourceMaxEntry\x12\x35\n\x10\x66ixed_size_nodes\x18\x03 \x03(\x0b\x32\x1b.fedpilot.v1.FixedSizeNodes\x12)\n\x1cmax_actors_without_resources\x18\x04 \x01(\rH\x00\x88\x01\x01\x1a\x36\n\x14\x46lexResourceMinEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x36\n\x14\x46lexResourceMaxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x1f\n\x1d_max_actors_without_resources\"\x9b\x01\n\x0e\x46ixedSizeNodes\x12)\n\x05nodes\x18\x01 \x03(\x0b\x32\x1a.fedpilot.v1.FixedSizeNode\x12\x38\n\x11scheduling_policy\x18\x02 \x01(\x0e\x32\x1d.fedpilot.v1.SchedulingPolicy\x12\x16\n\tmax_nodes\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_max_nodes\"\xa8\x02\n\rFixedSizeNode\x12<\n\tresources\x18\x01 \x03(\x0b\x32).fedpilot.v1.FixedSizeNode.ResourcesEntry\x12@\n\x14parent_node_selector\x18\x02 \x01(\x0b\x32\".fedpilot.v1.LabelMatchExpressions\x12\x36\n\x06labels\x18\x03 \x03(\x0b\x32&.fedpilot.v1.FixedSizeNode.LabelsEntry\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"O\n\x15LabelMatchExpressions\x12\x36\n\x0b\x65xpressions\x18\x01 \x03(\x0b\x32!.fedpilot.v1.LabelMatchExpression\"Q\n\x14LabelMatchExpression\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x08operator\x18\x02 \x01(\x0b\x32\x1a.fedpilot.v1.LabelOperator\"\xee\x01\n\rLabelOperator\x12(\n\x08label_in\x18\x01 \x01(\x0b\x32\x14.fedpilot.v1.LabelInH\x00\x12/\n\x0clabel_not_in\x18\x02 \x01(\x0b\x32\x17.fedpilot.v1.LabelNotInH\x00\x12\x30\n\x0clabel_exists\x18\x03 \x01(\x0b\x32\x18.fedpilot.v1.LabelExistsH\x00\x12>\n\x14label_does_not_exist\x18\x04 \x01(\x0b\x32\x1e.fedpilot.v1.LabelDoesNotExistH\x00\x42\x10\n\x0elabel_operator\"\x19\n\x07LabelIn\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x1c\n\nLabelNotIn\x12\x0e\n\x06values\x18\x01 \x03(\t\"\r\n\x0bLabelExists\"\x13\n\x11LabelDoesNotExist*L\n\x10SchedulingPolicy\x12\x08\n\x04PACK\x10\x00\x12\n\n\x06SPREAD\x10\x01\x12\x11\n\rSTRICT_SPREAD\x10\x02\x12\x0f\n\x0bSTRICT_PACK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,34 +39,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FIXEDSIZENODE_RESOURCESENTRY']._serialized_options = b'8\001'
   _globals['_FIXEDSIZENODE_LABELSENTRY']._loaded_options = None
   _globals['_FIXEDSIZENODE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_SCHEDULINGPOLICY']._serialized_start=1392
-  _globals['_SCHEDULINGPOLICY']._serialized_end=1468
+  _globals['_SCHEDULINGPOLICY']._serialized_start=1431
+  _globals['_SCHEDULINGPOLICY']._serialized_end=1507
   _globals['_VIRTUALCLUSTER']._serialized_start=61
   _globals['_VIRTUALCLUSTER']._serialized_end=474
   _globals['_VIRTUALCLUSTER_FLEXRESOURCEMINENTRY']._serialized_start=331
   _globals['_VIRTUALCLUSTER_FLEXRESOURCEMINENTRY']._serialized_end=385
   _globals['_VIRTUALCLUSTER_FLEXRESOURCEMAXENTRY']._serialized_start=387
   _globals['_VIRTUALCLUSTER_FLEXRESOURCEMAXENTRY']._serialized_end=441
-  _globals['_FIXEDSIZENODES']._serialized_start=476
-  _globals['_FIXEDSIZENODES']._serialized_end=593
-  _globals['_FIXEDSIZENODE']._serialized_start=596
-  _globals['_FIXEDSIZENODE']._serialized_end=892
-  _globals['_FIXEDSIZENODE_RESOURCESENTRY']._serialized_start=797
-  _globals['_FIXEDSIZENODE_RESOURCESENTRY']._serialized_end=845
-  _globals['_FIXEDSIZENODE_LABELSENTRY']._serialized_start=847
-  _globals['_FIXEDSIZENODE_LABELSENTRY']._serialized_end=892
-  _globals['_LABELMATCHEXPRESSIONS']._serialized_start=894
-  _globals['_LABELMATCHEXPRESSIONS']._serialized_end=973
-  _globals['_LABELMATCHEXPRESSION']._serialized_start=975
-  _globals['_LABELMATCHEXPRESSION']._serialized_end=1056
-  _globals['_LABELOPERATOR']._serialized_start=1059
-  _globals['_LABELOPERATOR']._serialized_end=1297
-  _globals['_LABELIN']._serialized_start=1299
-  _globals['_LABELIN']._serialized_end=1324
-  _globals['_LABELNOTIN']._serialized_start=1326
-  _globals['_LABELNOTIN']._serialized_end=1354
-  _globals['_LABELEXISTS']._serialized_start=1356
-  _globals['_LABELEXISTS']._serialized_end=1369
-  _globals['_LABELDOESNOTEXIST']._serialized_start=1371
-  _globals['_LABELDOESNOTEXIST']._serialized_end=1390
+  _globals['_FIXEDSIZENODES']._serialized_start=477
+  _globals['_FIXEDSIZENODES']._serialized_end=632
+  _globals['_FIXEDSIZENODE']._serialized_start=635
+  _globals['_FIXEDSIZENODE']._serialized_end=931
+  _globals['_FIXEDSIZENODE_RESOURCESENTRY']._serialized_start=836
+  _globals['_FIXEDSIZENODE_RESOURCESENTRY']._serialized_end=884
+  _globals['_FIXEDSIZENODE_LABELSENTRY']._serialized_start=886
+  _globals['_FIXEDSIZENODE_LABELSENTRY']._serialized_end=931
+  _globals['_LABELMATCHEXPRESSIONS']._serialized_start=933
+  _globals['_LABELMATCHEXPRESSIONS']._serialized_end=1012
+  _globals['_LABELMATCHEXPRESSION']._serialized_start=1014
+  _globals['_LABELMATCHEXPRESSION']._serialized_end=1095
+  _globals['_LABELOPERATOR']._serialized_start=1098
+  _globals['_LABELOPERATOR']._serialized_end=1336
+  _globals['_LABELIN']._serialized_start=1338
+  _globals['_LABELIN']._serialized_end=1363
+  _globals['_LABELNOTIN']._serialized_start=1365
+  _globals['_LABELNOTIN']._serialized_end=1393
+  _globals['_LABELEXISTS']._serialized_start=1395
+  _globals['_LABELEXISTS']._serialized_end=1408
+  _globals['_LABELDOESNOTEXIST']._serialized_start=1410
+  _globals['_LABELDOESNOTEXIST']._serialized_end=1429
 # @@protoc_insertion_point(module_scope)

@@ -45,12 +45,14 @@ class VirtualCluster(_message.Message):
     def __init__(self, flex_resource_min: _Optional[_Mapping[str, float]] = ..., flex_resource_max: _Optional[_Mapping[str, float]] = ..., fixed_size_nodes: _Optional[_Iterable[_Union[FixedSizeNodes, _Mapping]]] = ..., max_actors_without_resources: _Optional[int] = ...) -> None: ...
 
 class FixedSizeNodes(_message.Message):
-    __slots__ = ("nodes", "scheduling_policy")
+    __slots__ = ("nodes", "scheduling_policy", "max_nodes")
     NODES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULING_POLICY_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[FixedSizeNode]
     scheduling_policy: SchedulingPolicy
-    def __init__(self, nodes: _Optional[_Iterable[_Union[FixedSizeNode, _Mapping]]] = ..., scheduling_policy: _Optional[_Union[SchedulingPolicy, str]] = ...) -> None: ...
+    max_nodes: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[FixedSizeNode, _Mapping]]] = ..., scheduling_policy: _Optional[_Union[SchedulingPolicy, str]] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class FixedSizeNode(_message.Message):
     __slots__ = ("resources", "parent_node_selector", "labels")

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
-from fedpilot.common.strict_yaml.errors import Path, Problem, dotted, printable
+from fedpilot.common.strict_yaml.checks import known, problem, unique
+from fedpilot.common.strict_yaml.errors import Path, printable
 from fedpilot.common.strict_yaml.schema_problems import Located
 
 from ..core.scheduling.records import Rule
-from ..core.selectors import check_value
+from ..core.selectors import check_value, parse
+from ..spec.queues import CLASSES
 from .case_schema import (
-    CLASSES,
     Case,
+    CaseDepartment,
     CaseEvent,
+    CaseProject,
     CaseWorkload,
     ClusterEvent,
     FairshareCase,
+    MemberCounts,
     SchedulerCase,
     SettleCase,
     SettleExpect,
     TimelineCase,
     Used,
     VirtualClusterCase,
+    parts_of,
 )
 
 MOST_GPUS = 10_000
 """Of one machine, since shares are counted GPU by GPU."""
+INSTEAD_OF_PARTS = {
+    "members",
+    "member_request",
+    "node_selector",
+    "flexible",
+    "policy",
+    "running_on",
+}
+"""The keys of a workload whose members are all equal."""
 SLACK = 1e-9
 """How much a sum of fractions may exceed a capacity by rounding."""
 
@@ -44,11 +57,11 @@ def problems_in(case: Case) -> Iterator[Located]:
 
 
 def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
-    yield from _unique("nodes", "name", [each.name for each in case.nodes])
-    yield from _unique("departments", "name", [each.name for each in case.departments])
-    yield from _unique("projects", "name", [each.name for each in case.projects])
-    yield from _unique("workloads", "id", [each.id for each in case.workloads])
-    yield from _unique(
+    yield from unique("nodes", "name", [each.name for each in case.nodes])
+    yield from unique("departments", "name", [each.name for each in case.departments])
+    yield from unique("projects", "name", [each.name for each in case.projects])
+    yield from unique("workloads", "id", [each.id for each in case.workloads])
+    yield from unique(
         "classes", "name", [*CLASSES, *(each.name for each in case.classes)], len(CLASSES)
     )
     departments = {each.name for each in case.departments}
@@ -57,21 +70,23 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
         for name, amount in node.capacity.items():
             if name.lower() == "gpu" and amount > MOST_GPUS:
                 found = f"the number {amount:.15g}"
-                yield _problem(("nodes", i, "capacity", name), found, f"at most {MOST_GPUS}")
+                yield problem(("nodes", i, "capacity", name), found, f"at most {MOST_GPUS}")
     for i, project in enumerate(case.projects):
         if project.department is not None:
             path: Path = ("projects", i, "department")
-            yield from _known(path, "department", project.department, departments)
-    for section, queues in (("departments", case.departments), ("projects", case.projects)):
-        for i, queue in enumerate(queues):
-            for key, amounts in (
-                ("quota", queue.quota),
-                ("over_quota_weight", queue.over_quota_weight),
-                ("limit", queue.limit),
-            ):
-                for pool in amounts:
-                    yield from _known((section, i, key, pool), "pool", pool, pools)
-            yield from _usage((section, i, "usage"), queue.usage, case)
+            yield from known(path, "department", project.department, departments)
+    queues: list[tuple[Path, CaseDepartment | CaseProject]] = []
+    queues += [(("departments", i), each) for i, each in enumerate(case.departments)]
+    queues += [(("projects", i), each) for i, each in enumerate(case.projects)]
+    for at, queue in queues:
+        for key, amounts in (
+            ("quota", queue.quota),
+            ("over_quota_weight", queue.over_quota_weight),
+            ("limit", queue.limit),
+        ):
+            for pool in amounts:
+                yield from known((*at, key, pool), "pool", pool, pools)
+        yield from _usage((*at, "usage"), queue.usage, case)
     yield from _shares_without_room(case)
     used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for i, workload in enumerate(case.workloads):
@@ -93,13 +108,13 @@ def _scheduler_case(case: SchedulerCase) -> Iterator[Located]:
 def _usage(at: Path, spans: Sequence[Used], case: SchedulerCase) -> Iterator[Located]:
     resources = {name for capacity in case.capacities for name in capacity}
     for i, span in enumerate(spans):
-        yield from _known((*at, i, "pool"), "pool", span.pool, case.pools)
+        yield from known((*at, i, "pool"), "pool", span.pool, case.pools)
         for name in span.amounts:
-            yield from _known((*at, i, "amounts", name), "resource", name, resources)
+            yield from known((*at, i, "amounts", name), "resource", name, resources)
         if not span.from_s < span.to_s <= case.begins_s:
             found = f"from {span.from_s:.15g} to {span.to_s:.15g} s"
             allowed = f"a span that ends by {case.begins_s:.15g} s, when the case begins"
-            yield _problem((*at, i, "to_s"), found, allowed)
+            yield problem((*at, i, "to_s"), found, allowed)
 
 
 def _workload(
@@ -110,59 +125,114 @@ def _workload(
     used: dict[str, dict[str, float]],
 ) -> Iterator[Located]:
     projects = {each.name for each in case.projects}
-    yield from _known((*at, "project"), "project", workload.project, projects)
-    yield from _known((*at, "pool"), "pool", workload.pool, pools)
+    yield from known((*at, "project"), "project", workload.project, projects)
+    yield from known((*at, "pool"), "pool", workload.pool, pools)
     if workload.class_ is not None:
-        known = {*CLASSES, *(each.name for each in case.classes)}
-        yield from _known((*at, "class"), "class", workload.class_, known)
-    if workload.members.min > workload.members.max:
-        yield _problem(
-            (*at, "members", "min"),
-            f"the number {workload.members.min}",
-            f"at most `members.max`, which is {workload.members.max}",
-        )
-    if len(workload.running_on) > workload.members.max:
-        yield _problem(
-            (*at, "running_on"),
-            f"a list of {len(workload.running_on)}",
-            f"at most `members.max`, which is {workload.members.max}",
-        )
-    for label, value in workload.node_selector.items():
-        yield from _selected((*at, "node_selector", label), [value])
-    offered = {name for capacity in case.capacities for name in capacity}
-    for name, amount in workload.member_request.items():
-        if amount:
-            yield from _known((*at, "member_request", name), "resource", name, offered)
-        if name.lower() == "gpu" and amount > 1 and amount % 1:
-            path = (*at, "member_request", name)
-            yield _problem(path, f"the number {amount:.15g}", "a share of one GPU, or whole GPUs")
+        classes = {*CLASSES, *(each.name for each in case.classes)}
+        yield from known((*at, "class"), "class", workload.class_, classes)
+    if workload.parts:
+        yield from _parts(case, at, workload)
+    elif workload.member_request is None:
+        yield problem((*at, "member_request"), "it is missing", "what each member asks for")
+    else:
+        yield from _equal_members(case, at, workload)
     nodes = {each.name: each for each in case.nodes}
-    for j, name in enumerate(workload.running_on):
-        path = (*at, "running_on", j)
-        yield from _known(path, "node", name, set(nodes))
+    for path, name, request in _running(at, workload):
+        yield from known(path, "node", name, set(nodes))
         if name not in nodes:
             continue
         if nodes[name].pool != workload.pool:
             found = f'"{printable(name)}" of the pool "{printable(nodes[name].pool)}"'
-            yield _problem(path, found, f'a node of its pool "{printable(workload.pool)}"')
-        for resource, amount in workload.member_request.items():
+            yield problem(path, found, f'a node of its pool "{printable(workload.pool)}"')
+        for resource, amount in request.items():
             used[name][resource] += amount
+
+
+def _equal_members(case: SchedulerCase, at: Path, workload: CaseWorkload) -> Iterator[Located]:
+    """Members that all ask for the same."""
+    yield from _counts((*at, "members"), workload.members)
+    if len(workload.running_on) > workload.members.max:
+        yield problem(
+            (*at, "running_on"),
+            f"a list of {len(workload.running_on)}",
+            f"at most `members.max`, which is {workload.members.max}",
+        )
+    for key in ("policies", "running"):
+        if getattr(workload, key):
+            yield problem((*at, key), "a list", "left out, since there are no `parts`")
+    for label, value in workload.node_selector.items():
+        yield from _selected((*at, "node_selector", label), [value])
+    yield from _request(case, (*at, "member_request"), workload.member_request or {})
+
+
+def _parts(case: SchedulerCase, at: Path, workload: CaseWorkload) -> Iterator[Located]:
+    """Members that differ."""
+    for key in sorted(workload.model_fields_set & INSTEAD_OF_PARTS):
+        yield problem((*at, key), "a value", "left out, since there are `parts`")
+    groups = len(workload.policies) or 1
+    for i, part in enumerate(workload.parts):
+        path = (*at, "parts", i)
+        yield from _counts((*path, "members"), part.members)
+        yield from _request(case, (*path, "request"), part.request)
+        if part.group >= groups:
+            allowed = f"less than the number of `policies`, which is {groups}"
+            yield problem((*path, "group"), f"the number {part.group}", allowed)
+        for label, text in part.selector.items():
+            try:
+                parse(text)
+            except ValueError as error:
+                yield problem((*path, "selector", label), printable(text), str(error))
+    running = Counter(each.part for each in workload.running)
+    for j, member in enumerate(workload.running):
+        path = (*at, "running", j, "part")
+        if member.part >= len(workload.parts):
+            allowed = f"less than the number of `parts`, which is {len(workload.parts)}"
+            yield problem(path, f"the number {member.part}", allowed)
+        elif running[member.part] > (most := workload.parts[member.part].members.max):
+            found = f"a member of a part with {running[member.part]}"
+            yield problem(path, found, f"at most its `members.max`, which is {most}")
+
+
+def _running(at: Path, workload: CaseWorkload) -> Iterator[tuple[Path, str, Mapping[str, float]]]:
+    """Each running member: where it is given, its node, and what it holds."""
+    for j, name in enumerate(workload.running_on):
+        yield (*at, "running_on", j), name, workload.member_request or {}
+    for j, member in enumerate(workload.running):
+        if member.part < len(workload.parts):
+            yield (*at, "running", j, "node"), member.node, workload.parts[member.part].request
+
+
+def _counts(at: Path, members: MemberCounts) -> Iterator[Located]:
+    if members.min > members.max:
+        allowed = f"at most `members.max`, which is {members.max}"
+        yield problem((*at, "min"), f"the number {members.min}", allowed)
+
+
+def _request(case: SchedulerCase, at: Path, request: Mapping[str, float]) -> Iterator[Located]:
+    """Resources that some machine has, with GPUs that are shares of one or whole ones."""
+    offered = {name for capacity in case.capacities for name in capacity}
+    for name, amount in request.items():
+        if amount:
+            yield from known((*at, name), "resource", name, offered)
+        if name.lower() == "gpu" and amount > 1 and amount % 1:
+            allowed = "a share of one GPU, or whole GPUs"
+            yield problem((*at, name), f"the number {amount:.15g}", allowed)
 
 
 def _over_capacity(
     case: SchedulerCase, used: Mapping[str, Mapping[str, float]]
 ) -> Iterator[Located]:
-    last = {name: (i, j) for i, w in enumerate(case.workloads) for j, name in
-            enumerate(w.running_on)}  # fmt: skip
+    last = {
+        name: path
+        for i, workload in enumerate(case.workloads)
+        for path, name, _ in _running(("workloads", i), workload)
+    }
     for node in case.nodes:
         for resource, amount in used.get(node.name, {}).items():
             most = node.capacity.get(resource, 0.0)
             if amount > most + SLACK:
-                i, j = last[node.name]
                 found = f"{amount:.15g} {resource} in use on {printable(node.name)}"
-                yield _problem(
-                    ("workloads", i, "running_on", j), found, f"at most {most:.15g} {resource}"
-                )
+                yield problem(last[node.name], found, f"at most {most:.15g} {resource}")
 
 
 def _shares_without_room(case: SchedulerCase) -> Iterator[Located]:
@@ -170,7 +240,8 @@ def _shares_without_room(case: SchedulerCase) -> Iterator[Located]:
     if not any(
         amount % 1
         for workload in case.workloads
-        for name, amount in workload.member_request.items()
+        for part in parts_of(workload)
+        for name, amount in part.request.items()
         if name.lower() == "gpu"
     ):
         return
@@ -181,15 +252,15 @@ def _shares_without_room(case: SchedulerCase) -> Iterator[Located]:
         if name.lower() == "gpu"
     }
     for i, workload in enumerate(case.workloads):
-        asked = sum(n for name, n in workload.member_request.items() if name.lower() == "gpu")
-        for j, name in enumerate(workload.running_on):
+        for path, name, request in _running(("workloads", i), workload):
+            asked = sum(n for resource, n in request.items() if resource.lower() == "gpu")
             left = gpus.get(name, [])
             each = min(asked, 1.0)
             fits = sorted((room, at) for at, room in enumerate(left) if room >= each - SLACK)
             wanted = 1 if 0 < asked < 1 else int(asked)
             if len(fits) < wanted and sum(left) >= asked - SLACK:
                 found = f"{asked:.15g} gpu, where no single GPU of {printable(name)} has so much"
-                yield _problem(("workloads", i, "running_on", j), found, "shares that fit GPUs")
+                yield problem(path, found, "shares that fit GPUs")
             for _, at in fits[:wanted]:
                 left[at] -= each
 
@@ -210,18 +281,18 @@ def _expected(
     for i, counts in enumerate(expect.any_of):
         named += [((*at, "any_of", i, id), id) for id in counts]
     for path, id in named:
-        yield from _known(path, "workload", id, ids)
+        yield from known(path, "workload", id, ids)
     for id, rule in expect.waiting.items():
-        yield from _known((*at, "waiting", id), "rule", rule, set(Rule))
+        yield from known((*at, "waiting", id), "rule", rule, set(Rule))
     projects = {each.name for each in case.projects}
     for name, pools in expect.fairshare.items():
-        yield from _known((*at, "fairshare", name), "project", name, projects)
+        yield from known((*at, "fairshare", name), "project", name, projects)
         for pool in pools:
-            yield from _known((*at, "fairshare", name, pool), "pool", pool, case.pools)
+            yield from known((*at, "fairshare", name, pool), "pool", pool, case.pools)
     nodes = {each.name for each in case.nodes}
     for id, counts in expect.placement.items():
         for node in counts:
-            yield from _known((*at, "placement", id, node), "node", node, nodes)
+            yield from known((*at, "placement", id, node), "node", node, nodes)
 
 
 def _event(at: Path, event: CaseEvent, ids: set[str], nodes: set[str]) -> Iterator[Located]:
@@ -232,41 +303,41 @@ def _event(at: Path, event: CaseEvent, ids: set[str], nodes: set[str]) -> Iterat
 
 
 def _fairshare_case(case: FairshareCase) -> Iterator[Located]:
-    yield from _unique("departments", "name", [each.name for each in case.departments])
-    yield from _unique("queues", "name", [each.name for each in case.queues])
+    yield from unique("departments", "name", [each.name for each in case.departments])
+    yield from unique("queues", "name", [each.name for each in case.queues])
     departments = {each.name for each in case.departments}
     queues = {each.name for each in case.queues}
     for i, queue in enumerate(case.queues):
         if queue.department is not None:
             path: Path = ("queues", i, "department")
-            yield from _known(path, "department", queue.department, departments)
+            yield from known(path, "department", queue.department, departments)
     if case.expect is not None:
         for name in case.expect.fairshare:
-            yield from _known(("expect", "fairshare", name), "queue", name, queues)
+            yield from known(("expect", "fairshare", name), "queue", name, queues)
         for name in case.expect.department_fairshare:
             path = ("expect", "department_fairshare", name)
-            yield from _known(path, "department", name, departments)
+            yield from known(path, "department", name, departments)
 
 
 def _virtual_cluster_case(case: VirtualClusterCase) -> Iterator[Located]:
-    yield from _unique("nodes", "name", [each.name for each in case.nodes])
-    yield from _unique("virtual_clusters", "id", [each.id for each in case.virtual_clusters])
+    yield from unique("nodes", "name", [each.name for each in case.nodes])
+    yield from unique("virtual_clusters", "id", [each.id for each in case.virtual_clusters])
     clusters = {each.id for each in case.virtual_clusters}
     parents = {each.id: each.parent for each in case.virtual_clusters}
     for i, cluster in enumerate(case.virtual_clusters):
         path: Path = ("virtual_clusters", i, "parent")
         if cluster.parent is not None:
-            yield from _known(path, "virtual cluster", cluster.parent, clusters)
+            yield from known(path, "virtual cluster", cluster.parent, clusters)
         for j, fixed in enumerate(cluster.fixed_nodes):
             for label, values in fixed.parent_selector.items():
                 at: Path = ("virtual_clusters", i, "fixed_nodes", j, "parent_selector", label)
                 yield from _selected(at, values)
         if _in_circle(cluster.id, parents):
-            yield _problem(path, f'"{cluster.parent}", inside "{cluster.id}"', "no circle")
+            yield problem(path, f'"{cluster.parent}", inside "{cluster.id}"', "no circle")
         for name, least in cluster.flex_min.items():
             most = cluster.flex_max.get(name)
             if most is not None and least > most:
-                yield _problem(
+                yield problem(
                     ("virtual_clusters", i, "flex_min", name),
                     f"the number {least:.15g}",
                     f"at most `flex_max`, which is {most:.15g}",
@@ -279,10 +350,10 @@ def _virtual_cluster_case(case: VirtualClusterCase) -> Iterator[Located]:
             at = ("steps", i, "do", j)
             yield from _cluster_event(at, event, clusters, tasks)
             if event.op == "add_node" and event.node in nodes:
-                yield _problem((*at, "node"), f'"{event.node}" a second time', "each node once")
+                yield problem((*at, "node"), f'"{event.node}" a second time', "each node once")
             if event.op == "create_cluster" and event.cluster in created:
                 found = f'"{event.cluster}" a second time'
-                yield _problem((*at, "cluster"), found, "a virtual cluster that does not exist now")
+                yield problem((*at, "cluster"), found, "a virtual cluster that does not exist now")
             if event.op == "add_node":
                 nodes.add(event.node or "")
             elif event.op == "create_cluster":
@@ -298,19 +369,19 @@ def _cluster_event(
         yield from _named((*at, "cluster"), "virtual cluster", event.cluster, clusters)
     if event.op == "submit_task":
         if event.task in tasks:
-            yield _problem((*at, "task"), f'the task "{event.task}" a second time', "a new name")
+            yield problem((*at, "task"), f'the task "{event.task}" a second time', "a new name")
         if event.task is None:
-            yield _problem((*at, "task"), "it is missing", "a new name")
+            yield problem((*at, "task"), "it is missing", "a new name")
         if event.resources is None:
-            yield _problem((*at, "resources"), "it is missing", "amounts by name")
+            yield problem((*at, "resources"), "it is missing", "amounts by name")
         tasks.add(event.task or "")
     if event.op == "finish_task":
         yield from _named((*at, "task"), "task", event.task, tasks)
     if event.op == "add_node":
         if event.node is None:
-            yield _problem((*at, "node"), "it is missing", "a new name")
+            yield problem((*at, "node"), "it is missing", "a new name")
         if event.capacity is None:
-            yield _problem((*at, "capacity"), "it is missing", "amounts by name")
+            yield problem((*at, "capacity"), "it is missing", "amounts by name")
 
 
 def _without(ended: str | None, created: set[str], parents: Mapping[str, str | None]) -> set[str]:
@@ -333,7 +404,7 @@ def _in_time(times: list[float]) -> Iterator[Located]:
     for i in range(1, len(times)):
         if times[i] < times[i - 1]:
             path: Path = ("steps", i, "at_s")
-            yield _problem(
+            yield problem(
                 path, f"the number {times[i]:.15g}", f"at least {times[i - 1]:.15g}, as before it"
             )
 
@@ -341,48 +412,17 @@ def _in_time(times: list[float]) -> Iterator[Located]:
 def _selected(path: Path, values: list[str]) -> Iterator[Located]:
     """Label values that a selector cannot ask for."""
     if not values:
-        yield _problem(path, "an empty list", "at least one value")
+        yield problem(path, "an empty list", "at least one value")
     for value in values:
         try:
             check_value(value)
         except ValueError:
             allowed = "letters, digits, '-', '_' and '.', 63 at most"
-            yield _problem(path, f'"{printable(value, 40)}"', allowed)
+            yield problem(path, f'"{printable(value, 40)}"', allowed)
 
 
-def _unique(section: str, key: str, names: list[str], given: int = 0) -> Iterator[Located]:
-    """Names twice in a section; the first `given` names are taken already."""
-    seen: set[str] = set()
-    for i, name in enumerate(names):
-        if name in seen:
-            path: Path = (section, i - given, key)
-            yield _problem(path, f'"{printable(name)}" a second time', f"each {key} once")
-        seen.add(name)
-
-
-def _named(path: Path, what: str, name: str | None, known: Iterable[str]) -> Iterator[Located]:
+def _named(path: Path, what: str, name: str | None, those: Iterable[str]) -> Iterator[Located]:
     if name is None:
-        yield _problem(path, "it is missing", f"a {what}")
+        yield problem(path, "it is missing", f"a {what}")
     else:
-        yield from _known(path, what, name, known)
-
-
-def _known(path: Path, what: str, name: str, known: Iterable[str]) -> Iterator[Located]:
-    known = set(known)
-    if name in known:
-        return
-    listed = ", ".join(printable(each) for each in sorted(known)[:20]) or "none"
-    near = get_close_matches(name, sorted(known), 1)
-    yield (
-        path,
-        Problem(
-            key=dotted(path),
-            found=f'the {what} "{printable(name)}", which does not exist',
-            allowed=f"one of: {listed}",
-            nearest=near[0] if near else "",
-        ),
-    )
-
-
-def _problem(path: Path, found: str, allowed: str) -> Located:
-    return path, Problem(key=dotted(path), found=found, allowed=allowed)
+        yield from known(path, what, name, those)

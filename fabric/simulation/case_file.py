@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedpilot.common.strict_yaml.checks import in_file
 from fedpilot.common.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
 from fedpilot.common.strict_yaml.reading import read, text_of
-from fedpilot.common.strict_yaml.schema_problems import MISSING, Located, problems_of, value_at
+from fedpilot.common.strict_yaml.schema_problems import MISSING, Located, problems_of
 from fedpilot.common.strict_yaml.wording import value_in_words
 
 from .case_checks import problems_in
@@ -148,10 +149,4 @@ def _twice(named: Sequence[tuple[Path, str]]) -> list[Located]:
 def _located(problems: list[Located], text: str, name: str, values: Any) -> list[Problem]:
     """The problems with file and line, in the order of the file."""
     lines = read(text, lambda line: f"{name}:{line}").lines
-    placed = []
-    for path, problem in problems:
-        known = (path[:length] for length in range(len(path), -1, -1))
-        line = next((lines[each] for each in known if each in lines), 1)
-        missing = value_at(values, path) is MISSING
-        placed.append((missing, line, replace(problem, where=f"{name}:{line}")))
-    return [problem for *_, problem in sorted(placed, key=lambda each: each[:2])]
+    return in_file(problems, lines, name, values)

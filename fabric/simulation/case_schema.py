@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from fedpilot.common.strict_yaml.records import Strict
+from ..spec.queues import (
+    Department,
+    Deserved,
+    Name,
+    PriorityClass,
+    Project,
+    QueueSection,
+    SchedulerSettings,
+    Seconds,
+)
 
 Amount = Annotated[float, Field(ge=0, le=10**15)]
 """A petabyte at most, so that the sum over all machines can be counted."""
-Deserved = Annotated[float, Field(ge=0, le=10**18)]
-"""Of a whole pool."""
-Seconds = Annotated[float, Field(ge=0)]
 ByResource = dict[str, Amount]
-Quotas = dict[str, dict[str, Deserved | None]]
-"""By pool and resource; null is unlimited."""
-Weights = dict[str, dict[str, Deserved]]
-Name = Annotated[str, Field(min_length=1)]
 
 
-class CaseSection(Strict):
-    """Built when it is first used, since a file seldom has cases of all kinds."""
-
-    model_config = ConfigDict(defer_build=True)
+class CaseSection(QueueSection):
+    """A section of a case that a file of queues does not have."""
 
 
 class Node(CaseSection):
@@ -45,15 +46,6 @@ class Shape(CaseSection):
     """How many; by default any number."""
 
 
-class PriorityClass(CaseSection):
-    """Schema 2: a priority class beside those of seed 003."""
-
-    name: Name
-    priority: int
-    preemptible: bool | None = None
-    """By default whether its priority is below 100."""
-
-
 class Used(CaseSection):
     """Schema 2: what a queue held for a while, before the case begins."""
 
@@ -63,26 +55,18 @@ class Used(CaseSection):
     amounts: ByResource
 
 
-class Department(CaseSection):
-    """A department, whose surplus weight is its quota unless it says otherwise."""
+class CaseDepartment(Department):
+    """A department, and what it held before."""
 
-    name: Name
-    quota: Quotas = Field(default_factory=dict)
-    over_quota_weight: Weights = Field(default_factory=dict)
-    limit: Quotas = Field(default_factory=dict)
-    priority: int = 0
-    min_runtime_before_preempt_s: Seconds | None = None
-    min_runtime_before_reclaim_s: Seconds | None = None
     usage: list[Used] = Field(default_factory=list)
     """Schema 2."""
 
 
-class Project(Department):
-    """A project, alone or in a department."""
+class CaseProject(Project):
+    """A project, and what it held before."""
 
-    department: Name | None = None
-    reclaimable: bool = True
-    """False protects the minimums of its workloads from other queues, not their surplus."""
+    usage: list[Used] = Field(default_factory=list)
+    """Schema 2."""
 
 
 class MemberCounts(CaseSection):
@@ -90,6 +74,32 @@ class MemberCounts(CaseSection):
 
     min: Annotated[int, Field(ge=0, le=100_000)]
     max: Annotated[int, Field(ge=1, le=100_000)]
+
+
+Policy = Literal["pack", "spread", "strict_pack", "strict_spread"]
+
+
+class CasePart(CaseSection):
+    """Members of a workload that ask for the same."""
+
+    request: ByResource
+    """Of each member."""
+    members: MemberCounts = MemberCounts(min=1, max=1)
+    selector: dict[str, str] = Field(default_factory=dict)
+    """A condition for each label, such as `in(a100,h100)`."""
+    flexible: bool = False
+    group: Annotated[int, Field(ge=0)] = 0
+    """Which of the workload's `policies` places it."""
+
+
+class RunningMember(CaseSection):
+    """A running member of a workload with parts."""
+
+    part: Annotated[int, Field(ge=0)]
+    """The place of its part in `parts`."""
+    node: Name
+    gpus: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """The GPUs that it holds, by number; by default the fullest with room."""
 
 
 class CaseWorkload(CaseSection):
@@ -103,7 +113,8 @@ class CaseWorkload(CaseSection):
     preemptible: bool | None = None
     """By default what its class says, or whether its priority is below 100."""
     members: MemberCounts = MemberCounts(min=1, max=1)
-    member_request: ByResource
+    member_request: ByResource | None = None
+    """Left out only if there are `parts`."""
     submit_order: float | None = None
     """By default its position in the list."""
     running_on: list[Name] = Field(default_factory=list)
@@ -114,8 +125,21 @@ class CaseWorkload(CaseSection):
     flexible: bool | None = None
     """Schema 2: whether its members above the minimum may claim within the quota of the project; by
     default if its minimum is 0."""
-    policy: Literal["pack", "spread", "strict_pack", "strict_spread"] | None = None
+    policy: Policy | None = None
     """Schema 2: how its members are placed among each other."""
+    parts: list[CasePart] = Field(default_factory=list)
+    """Schema 2: members that differ, in the place of `members`, `member_request`, `node_selector`,
+    `flexible`, `policy` and `running_on`."""
+    policies: list[Policy | None] = Field(default_factory=list)
+    """Schema 2: how the members of each group are placed among each other."""
+    running: list[RunningMember] = Field(default_factory=list)
+    """Schema 2: the running members of a workload with parts."""
+    surplus_yields: bool = False
+    """Schema 2: whether members above its minimum give way to minimums of its project even if it is
+    not preemptible."""
+    leaves_s: float | None = None
+    """Schema 2: when it will have left its places, in a snapshot of a cluster that gave it notice.
+    It is not there before: a case without virtual time ends with it waiting."""
     started_s: float | None = None
     """Schema 2: since when its minimum runs; by default since the case begins."""
     waits_since_s: float | None = None
@@ -126,35 +150,11 @@ class CaseWorkload(CaseSection):
     """How long its minimum runs until it ends; by default for ever."""
 
 
-class PlacementSettings(CaseSection):
-    """A strategy for each kind of work."""
+class CaseSettings(SchedulerSettings):
+    """What an admin chooses, and how a replay goes."""
 
-    gpu: Literal["binpack", "spread"] = "binpack"
-    cpu: Literal["binpack", "spread"] = "binpack"
-
-
-class SchedulerSettings(CaseSection):
-    """What an admin chooses."""
-
-    placement: PlacementSettings = PlacementSettings()
-    pool_placement: dict[str, PlacementSettings] = Field(default_factory=dict)
-    """Schema 2: placement by pool, instead of `placement`."""
-    consolidation: bool = False
-    stale_gang_grace_s: float = 60.0
     period_s: Annotated[float, Field(gt=0)] = 1.0
     """How often a replay in virtual time plays a round."""
-    surplus_claims: Literal["in-quota", "none"] = "in-quota"
-    """Schema 2: whether flexible members claim within quota, or never."""
-    usage_effect: Annotated[float, Field(ge=0)] = 0.0
-    """Schema 2: how strongly past usage moves the weights."""
-    usage_half_life_s: Annotated[float, Field(gt=0)] | None = None
-    """Schema 2: how old usage counts half; by default all counts the same."""
-    starvation_s: Seconds | None = None
-    """Schema 2: after how long a wait machines are kept free for a workload; by default never."""
-    saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0
-    """Schema 2."""
-    min_runtime_at_leaf: bool = False
-    """Schema 2."""
 
 
 class RunningTotal(CaseSection):
@@ -203,15 +203,20 @@ class SchedulerCase(Case):
     """Schema 2: a request that they could hold counts as possible."""
     classes: list[PriorityClass] = Field(default_factory=list)
     """Schema 2."""
-    departments: list[Department] = Field(default_factory=list)
-    projects: list[Project]
+    departments: list[CaseDepartment] = Field(default_factory=list)
+    projects: list[CaseProject]
     workloads: list[CaseWorkload] = Field(default_factory=list)
-    settings: SchedulerSettings = SchedulerSettings()
+    settings: CaseSettings = CaseSettings()
 
     @property
     def begins_s(self) -> float:
         """When its clock starts."""
         return 0.0
+
+    @property
+    def stops(self) -> bool:
+        """Whether work is stopped for other work at all."""
+        return True
 
     @property
     def pools(self) -> set[str]:
@@ -385,7 +390,17 @@ KINDS: dict[str, type[Case]] = {
     "virtual_cluster": VirtualClusterCase,
 }
 
-CLASSES = {"inference": 125, "build": 100, "interactive-preemptible": 75, "train": 50}
-"""The priority classes of seed 003."""
-NON_PREEMPTIBLE_FROM = 100
-"""Work of this priority or higher is non-preemptible, unless it says otherwise."""
+
+def parts_of(workload: CaseWorkload) -> Sequence[CasePart]:
+    """The members that a workload asks for; equal ones are one part."""
+    if workload.parts:
+        return workload.parts
+    flexible = workload.flexible
+    return [
+        CasePart(
+            request=workload.member_request or {},
+            members=workload.members,
+            flexible=workload.members.min == 0 if flexible is None else flexible,
+            selector=workload.node_selector,
+        )
+    ]

@@ -27,7 +27,7 @@ from ..core.scheduling.records import (
 )
 from ..core.scheduling.snapshot import SchedulingSnapshot
 from .case_schema import CaseWorkload, SettleCase
-from .facts import CaseFacts, settings_of
+from .facts import CaseFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ def replayed(case: SettleCase) -> VirtualReplay:
 class _Clock:
     def __init__(self, case: SettleCase) -> None:
         self._period = case.settings.period_s
-        self._settings = settings_of(case)
         self._cases = {each.id: each for each in case.workloads}
         self._facts = CaseFacts(case)
+        self._settings = self._facts.settings
         self._arrivals = sorted(case.workloads, key=lambda each: (_arrives(each), each.id))[::-1]
         self._ends: list[tuple[float, str, float]] = []
         """When a workload ends that has run since then; void if it has been stopped meanwhile."""
@@ -164,7 +164,7 @@ class _Clock:
 
 
 def _arrives(workload: CaseWorkload) -> float:
-    return workload.arrives_s or 0.0
+    return max(workload.arrives_s or 0.0, workload.leaves_s or 0.0)
 
 
 def summary(case: SettleCase, done: VirtualReplay) -> dict[str, Any]:

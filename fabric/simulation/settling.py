@@ -19,7 +19,7 @@ from ..core.scheduling.records import (
 )
 from ..core.scheduling.snapshot import SchedulingSnapshot
 from .case_schema import SettleCase, TimelineCase
-from .facts import CaseFacts, settings_of
+from .facts import CaseFacts
 from .replay import replayed, summary
 
 MOST_ROUNDS = 100
@@ -45,7 +45,8 @@ def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, 
     facts = CaseFacts(case)
     facts.until(0.0)
     for workload in case.workloads:
-        facts.submit(workload, 0.0)
+        if workload.leaves_s is None:
+            facts.submit(workload, 0.0)
     before = facts.facts.snapshot()
     done = settle(facts, case, 0.0, observe)
     return _answer(case, facts, before, done)
@@ -93,7 +94,7 @@ def settle(
     observe: Observer | None = None,
 ) -> Settlement:
     """Plan and apply until a plan decides nothing."""
-    settings = settings_of(case)
+    settings = facts.settings
     done = Settlement()
     while True:
         snapshot = facts.facts.snapshot()

@@ -149,6 +149,13 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             ]
             how_long = f", for {duration(now - since[-1])} now" if since else ""
             yield f"{name} is active{how_long}: it holds {holding(cluster)}."
+            if leaves := cluster.get("leaves"):
+                whom = f" for {leaves['claimant']}" if leaves["claimant"] else ""
+                yield (
+                    f"It must leave{whom} within {duration(max(0.0, leaves['at'] - now))}, and "
+                    f"waits again then: {leaves['rule']}, {short(leaves['reason'])}."
+                )
+            yield from _nodes_leave(cluster, now)
             for borrowed, due in loans(cluster, now):
                 lender = parent_name(cluster["parent"])
                 yield f"{amounts(borrowed)} of that is borrowed from {lender} {due}."
@@ -167,6 +174,24 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
                 yield f"In its queue, for places inside it: {listed([e['id'] for e in queue])}."
 
 
+def _nodes_leave(cluster: Document, now: float) -> Iterator[str]:
+    """Which single nodes leave for others."""
+    if cluster.get("leaves"):
+        return
+    for node in cluster["nodes"]:
+        leaves = node.get("leaves")
+        if leaves:
+            when = (
+                "once it is idle"
+                if leaves["at"] is None
+                else f"within {duration(max(0.0, leaves['at'] - now))}"
+            )
+            yield (
+                f"Its node {node['id']} leaves for {leaves['claimant']} {when}: {leaves['rule']}, "
+                f"{short(leaves['reason'])}."
+            )
+
+
 def _waiting(view: View, cluster: Document) -> Iterator[str]:
     parent, needs, now = cluster["parent"], wanted(cluster), view.now
     queue = [each["id"] for each in view.queue(parent)]
@@ -181,13 +206,19 @@ def _waiting(view: View, cluster: Document) -> Iterator[str]:
         f"It asked for {asked_for(cluster)}. Of the {amounts(needs)} that it needs at once, "
         f"{amounts(needs & free)} is free now."
     )
-    if before:
+    if before and parent == ROOT:
+        are = "are" if len(before) > 1 else "is"
+        yield (
+            f"Before it {are} {listed(before)}. It does not wait for them: what does not fit is "
+            f"skipped. `fedpilot queue explain {cluster['id']}` says more."
+        )
+    elif before:
         yield (
             f"Before it {'are' if len(before) > 1 else 'is'} {listed(before)}. The first "
             "holds up all behind it, even those that would fit, so that none waits forever."
         )
         yield f"What would help: places for {before[0]}, or `fedpilot cluster delete {before[0]}`."
-    else:
+    if not before or parent == ROOT:
         lacks = needs.beyond(free)
         if lacks:
             yield f"It lacks {amounts(lacks)}. What would help: {_help(view, cluster, lacks)}."

@@ -1,4 +1,4 @@
-"""The mark and the colour of each state of virtual clusters and jobs."""
+"""The mark and the colour of each state of virtual clusters, jobs and queues."""
 
 from __future__ import annotations
 
@@ -20,4 +20,9 @@ JOBS: Looks = {
     "SUCCEEDED": ("", "green"),
     "FAILED": ("", "red"),
     "STOPPED": ("", "bright_black"),
+}
+QUEUES: Looks = {
+    "in-quota": ("●", "green"),
+    "over-quota": ("◐", "yellow"),
+    "over-fairshare": ("▲", "red"),
 }

@@ -122,6 +122,14 @@ def _facts(view: View, cluster: Document) -> Iterator[tuple[str, str]]:
     queue = view.queue(cluster["id"])
     if queue:
         yield "queue", f"{listed([each['id'] for each in queue])}, for places inside it"
+    if notice := cluster.get("leaves"):
+        to = f"to {notice['claimant']} " if notice["claimant"] else ""
+        at = notice["at"]
+        when = "once it is idle" if at is None else f"within {duration(max(0.0, at - now))}"
+        yield "leaves", f"its places {to}{when}: {short(notice['reason'])}"
+    if cluster.get("project"):
+        stays = "preemptible" if cluster["preemptible"] else "not preemptible"
+        yield "project", f"{cluster['project']}, class {cluster['priority_class']}, {stays}"
     yield "priority", str(cluster["priority"])
     by = f", by {cluster['user']}" if cluster.get("user") else ""
     yield "asked", f"{timestamp(cluster['asked_at'])}, {ago(cluster['asked_at'], now)}{by}"

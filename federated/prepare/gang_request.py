@@ -35,6 +35,9 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
         workers=None if resources.workers == "auto" else resources.workers,
         policy=SchedulingPolicy(resources.placement_group_strategy),
         timeout_s=resources.reserve_timeout,
+        project=resources.project or "",
+        pool=resources.pool or "",
+        priority_class=resources.priority_class or "",
     )
 
 

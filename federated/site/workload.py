@@ -190,6 +190,7 @@ class FederatedWorkload:
             like=self._like,
             on_event=self._on_pool_event,
             on_idle=lambda: self._nodes.evict_idle(),
+            on_notice=self._rounds.hand_up,
         )
         limit = resources.store_bytes or STORE_BYTES
         store = GlobalObjectStore(gang.put, limit_bytes=limit, folder=self._folder)

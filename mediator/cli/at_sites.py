@@ -1,4 +1,4 @@
-"""`fedpilot cluster` and `fedpilot job` at sites: the commands run beside the sites' agents.
+"""`fedpilot cluster`, `job` and `queue` at sites: the commands run beside the sites' agents.
 
 The command line is that for the site, with `--site NAME` or `--all-sites` added. One site's answer
 is printed unchanged; the answers of several sites are labelled.
@@ -22,7 +22,7 @@ from fedpilot.common.terminal.commands import exit_codes, fail
 from fedpilot.common.terminal.console import print_json, spinner
 from fedpilot.common.text.plain_text import plain_lines
 
-from ..core.rules.site_commands import before_dashes, objection
+from ..core.rules.site_commands import before_dashes, objection, words_of
 from ..errors import MediatorError
 from .access import Access, access_of
 
@@ -80,8 +80,8 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
         raise click.UsageError(
             "`job submit` at a site needs --no-wait; then `job show` reports on the job."
         )
-    sent = (*_with_spec(group, kept), *arguments[len(mine) :])
-    if why := objection(sent):
+    sent = (*_with_contents(group, kept), *arguments[len(mine) :])
+    if why := objection((group, *sent)):
         raise click.UsageError(f"{why}.")
     mediator, credentials, profile = (
         told[name][-1] if told[name] else None
@@ -95,8 +95,10 @@ def parse(group: str, arguments: Sequence[str]) -> SiteCommandOptions:
     )
 
 
-def _with_spec(group: str, words: Sequence[str]) -> list[str]:
-    """Replace `--spec FILE` by the file's content. SpecError."""
+def _with_contents(group: str, words: Sequence[str]) -> list[str]:
+    """Replace files by their contents. SpecError, BadFile."""
+    if group == "queue":
+        return _with_queues(words)
     from fedpilot.fabric.cli.spec_options import spec_in
 
     sent, rest = [], iter(words)
@@ -110,6 +112,18 @@ def _with_spec(group: str, words: Sequence[str]) -> list[str]:
     return sent
 
 
+def _with_queues(words: Sequence[str]) -> list[str]:
+    """Replace the file of queues by its content."""
+    file = next(words_of(words[1:]), "") if words[:1] == ["apply"] else ""
+    if not file:
+        return [*words]
+    from fedpilot.fabric.spec.queue_file import read_queue_file
+
+    document = json.dumps(read_queue_file(Path(file)).document)
+    left = [word for word in words if word != file]
+    return [*left, "--declaration", document]
+
+
 @click.command(
     "at-sites",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -117,7 +131,7 @@ def _with_spec(group: str, words: Sequence[str]) -> list[str]:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def at_sites(arguments: Sequence[str]) -> None:
-    """Run a command about clusters or jobs at sites."""
+    """Run a command about clusters, jobs or queues at sites."""
     with exit_codes():
         asked = parse(arguments[0], arguments[1:])
         code = _one(asked) if len(asked.sites) == 1 else _several(asked)

@@ -47,6 +47,9 @@ class InProcessSite:
                 VirtualCluster(fixed_size_nodes=(group,)),
                 name=joined_name(request.name, self.name),
                 timeout_s=request.timeout_s,
+                project=request.project,
+                pool=request.pool,
+                priority_class=request.priority_class,
             )
         except FabricError as error:
             return refusal(self.name, error)

@@ -28,9 +28,20 @@ class GangRequest:
     timeout_s: float = 60.0
     lease_s: float = 60.0
     """An uncommitted promise ends after this time."""
+    project: str = ""
+    """Whose queue it waits in on a Ray that others use, too; empty: `default`."""
+    pool: str = ""
+    """The node pool there; empty: the first one that could hold it."""
+    priority_class: str = ""
+    """Empty: `train`."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Its fields; sites of older versions do not know those that are left out if empty."""
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if value or key not in ("project", "pool", "priority_class")
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

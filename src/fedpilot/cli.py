@@ -84,6 +84,11 @@ COMMANDS = {
         "Run unmodified Ray scripts, each in its own virtual cluster.",
         SHARE,
     ),
+    "queue": CommandEntry(
+        "fedpilot.fabric.cli.queues:queue",
+        "Set quotas for projects; see who waits, and for whom work was stopped.",
+        SHARE,
+    ),
     "simulate": CommandEntry(
         "fedpilot.fabric.cli.simulate:simulate",
         "Decide scheduler cases from a file, without Ray.",
@@ -99,8 +104,8 @@ COMMANDS = {
     ),
 }
 AT_SITES = "fedpilot.mediator.cli.at_sites:at_sites"
-"""Replaces `cluster` and `job` when they name sites, which the fabric does not have."""
-ABLE_AT_SITES = ("cluster", "job")
+"""Replaces these when they name sites, which the fabric does not have."""
+ABLE_AT_SITES = ("cluster", "job", "queue")
 SITE_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("--site", "NAME", "Run the command at this site. May be given several times."),
     ("--all-sites", None, "Run the command at all sites in contact with the mediator."),
@@ -121,7 +126,7 @@ First steps:
 Many Ray clusters, one federation:
   fedpilot profile add hospitals --mediator HOST:PORT --credentials DIR
   fedpilot run my.yaml --profile hospitals
-  fedpilot cluster tree --site paris       `cluster` and `job` also work at sites
+  fedpilot cluster tree --site paris       `cluster`, `job` and `queue` work at sites
 
 \b
 Exit codes: 0 done, 1 failed, 2 bad usage or config (nothing was started), 3 infeasible or

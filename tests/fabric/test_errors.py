@@ -18,12 +18,23 @@ from fedpilot.fabric import (
     NoSuchCluster,
     NotInstalled,
     NotInTime,
+    Preempted,
     SpecError,
     TooLarge,
     WorkerFailed,
     WorkerLost,
 )
-from fedpilot.fabric.errors import ManagerUnreachable, NoSuchJob, NotYours, UnsupportedRay
+from fedpilot.fabric.errors import (
+    CallUnavailable,
+    ManagerUnreachable,
+    NoSuchJob,
+    NoSuchQueue,
+    NotYours,
+    QueueInUse,
+    QueueRefused,
+    StaleRevision,
+    UnsupportedRay,
+)
 
 ERRORS = [
     SpecError("no nodes"),
@@ -39,8 +50,14 @@ ERRORS = [
     UnsupportedRay("2.50.1", "jobs", ["ray.gone"], "2.52.0", "2.60.0"),
     NotYours("vision", {"vision": "alice"}, "bob"),
     NoSuchJob("job-1"),
+    NoSuchQueue("vison", ("vision", "speech")),
+    CallUnavailable("queues", "it has no port"),
+    QueueRefused("team", "there is no project 'visoin'"),
+    QueueInUse({"project vision": ("team", "more")}),
+    StaleRevision(1, 2, "ann"),
     NeverFits("team", "it needs 9 CPU", 0),
     NotInTime("team", 2.5, "its deadline is over"),
+    Preempted("team", "vision-7", "reclaim-quota", "vision has less than its quota"),
     TooLarge("3 CPU is more than its largest node"),
     ManagerUnreachable("it is starting"),
     WorkerFailed("g/0/0", "train", "ValueError", "bad rate", "Traceback ..."),

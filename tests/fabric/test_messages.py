@@ -75,6 +75,20 @@ NOT_THERE = pb.LabelOperator(label_does_not_exist=pb.LabelDoesNotExist())
             id="a policy that we do not know",
         ),
         pytest.param(
+            lambda: pb.VirtualCluster(
+                fixed_size_nodes=[
+                    pb.FixedSizeNodes(nodes=[pb.FixedSizeNode(resources={"CPU": 1.0})], max_nodes=0)
+                ]
+            ),
+            r"fixed_size_nodes\[0\].max_nodes: wanted a whole number from 1, .*found 0",
+            id="fewer nodes than its minimum",
+        ),
+        pytest.param(
+            lambda: pb.VirtualCluster.FromString(b"\x1a\x02\x20\x01"),
+            r"fixed_size_nodes\[0\]: field 4 is unknown to this version",
+            id="a field of a group that we do not know",
+        ),
+        pytest.param(
             lambda: pb.VirtualCluster.FromString(b"\x78\x01"),
             "a virtual cluster: field 15 is unknown to this version",
             id="a field that we do not know",

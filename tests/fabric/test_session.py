@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fedpilot.fabric.core.records import ROOT
 from fedpilot.fabric.errors import NameTaken, NoSuchCluster, NotInTime, SpecError
 from fedpilot.fabric.inside import context, session
 from fedpilot.fabric.inside.virtual_clusters import SLICE_S, VirtualClusters
+from fedpilot.fabric.spec import QueueOptions
 
 SPEC = VirtualCluster(flex_resource_min={"CPU": 1})
 
@@ -103,6 +105,17 @@ def test_nobody_waits_for_longer_than_it_said(
     assert manager.waits == waits
 
 
+def test_a_request_has_the_place_in_line_that_was_asked_for(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = Manager(clock, placed_at=0)
+    monkeypatch.setattr(manager, "create", partial(manager.create, detached=True))  # no job of Ray
+    queue = QueueOptions(project="vision", preemptible=False, priority=2)
+    session._begin(manager, "team", SPEC, parent=ROOT, **queue)
+    request = manager.entries[0].request
+    assert (request.project, request.preemptible, request.priority) == ("vision", False, 2)
+
+
 def test_a_deadline_ends_the_waiting(clock: Clock) -> None:
     manager = Manager(clock, placed_at=float("inf"), ends_at=clock.now + 2 * SLICE_S)
     with pytest.raises(NotInTime, match="its deadline is over"):
@@ -111,7 +124,7 @@ def test_a_deadline_ends_the_waiting(clock: Clock) -> None:
 
 def test_a_job_waits_for_the_virtual_cluster_that_it_is_to_join(clock: Clock) -> None:
     began = clock.now
-    session._join(Manager(clock, placed_at=began + 7), "team", 60)
+    Manager(clock, placed_at=began + 7).wait("team", 60)
     assert clock.now >= began + 7
 
 
@@ -128,13 +141,13 @@ def test_a_job_does_not_wait_for_ever(
     manager = Manager(clock, placed_at=float("inf"), ends_at=clock.now + ends_in)
     began = clock.now
     with pytest.raises(NotInTime, match=reason):
-        session._join(manager, "team", wait_s)
+        manager.wait("team", wait_s)
     assert clock.now - began == pytest.approx(min(ends_in, wait_s))
 
 
 def test_nobody_joins_what_is_not_there(clock: Clock) -> None:
     with pytest.raises(NoSuchCluster):
-        session._join(Manager(clock, placed_at=0, ends_at=0), "team", 60)
+        Manager(clock, placed_at=0, ends_at=0).wait("team", 60)
 
 
 @pytest.mark.parametrize(

@@ -118,14 +118,22 @@ def give_back(
     ledger: Ledger,
     now: float,
     rebundle: Callable[[Ledger, frozenset[VNodeId]], bool] = lambda _, __: True,
+    *,
+    early: Container[VNodeId] = (),
 ) -> tuple[Loan, ...]:
     """Return every loan that is due and unused, lower clusters first.
+
+    Loans of `early` vnodes are due now, since others need them.
 
     Before each, `rebundle` gets a ledger without the loan and the vnodes that changed. It orders
     the new placement groups, or returns False if that is impossible, and the loan stays.
     """
     given: list[Loan] = []
-    while ready := [loan for loan in ledger.loans() if loan.until <= now and ledger.unused(loan)]:
+    while ready := [
+        loan
+        for loan in ledger.loans()
+        if (loan.until <= now or loan.vnode in early) and ledger.unused(loan)
+    ]:
         before = len(given)
         for loan in ready:
             if not ledger.unused(loan):  # the vnode has returned another loan

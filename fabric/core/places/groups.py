@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NewType, TypeVar
 
 from ..ledger import ChangedIds, Ledger
-from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNodeId, fixed_id
+from ..records import ROOT, ClusterId, MachineId, SchedulingPolicy, VNode, VNodeId, fixed_id
 from ..resources import Resources
 from ..selectors import Selector
 from .nomination import Admit
@@ -174,7 +174,8 @@ def groups_for(
 
     Right below the Ray cluster, Ray chooses the machines, and chooses again when they die. Nodes
     `pinned` to the ledger's machines, like all inside another virtual cluster, get one placement
-    group each. A placement group that a user requested, with the id `whole`, stays one.
+    group each, and so do nodes above the minimum. A placement group that a user requested, with the
+    id `whole`, stays one.
     """
     request, vnodes = admitted.request, {vnode.id: vnode for vnode in admitted.vnodes}
     numbered = (fixed_id(request.id, number) for number in itertools.count())
@@ -198,6 +199,9 @@ def groups_for(
             made.append(
                 PlacementGroupRecord(id=id, cluster=request.id, policy=policy, pieces=tuple(each))
             )
+    for vnode in admitted.vnodes:
+        if request.is_surplus(vnode.id):
+            made.append(_on_its_own(vnode, vnode.resources, new_id(request.id)))
     return tuple(made)
 
 
@@ -239,17 +243,15 @@ def rebundle(
         there = _carried((g for g in groups.of_vnode(vnode) if g.id not in removed), vnode)
         lacking = ledger.own(vnode).beyond(there + given.get(vnode, Resources()))
         if lacking:
-            made.append(_alone(ledger, vnode, lacking, new_id(ledger.vnodes[vnode].cluster)))
+            known = ledger.vnodes[vnode]
+            made.append(_on_its_own(known, lacking, new_id(known.cluster)))
     return Rebundling(tuple(removed), tuple(made))
 
 
-def _alone(
-    ledger: Ledger, vnode: VNodeId, resources: Resources, id: GroupId
-) -> PlacementGroupRecord:
-    known = ledger.vnodes[vnode]
-    piece = CarriedBundle(vnode=vnode, resources=resources, machine=known.machine)
+def _on_its_own(vnode: VNode, resources: Resources, id: GroupId) -> PlacementGroupRecord:
+    piece = CarriedBundle(vnode=vnode.id, resources=resources, machine=vnode.machine)
     return PlacementGroupRecord(
-        id=id, cluster=known.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
+        id=id, cluster=vnode.cluster, policy=SchedulingPolicy.PACK, pieces=(piece,)
     )
 
 

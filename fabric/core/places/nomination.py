@@ -6,6 +6,7 @@ grow for it. Only `apply` changes the ledger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from ..records import (
     VNodeKind,
     fixed_id,
     flexible_id,
+    number_of,
 )
 from ..resources import UNIT, Resources
 from .borrowing import Growth, Unmet, borrow, capacity, find_growth, obtainable
@@ -71,11 +73,32 @@ def place(
     return trial.fixed() or trial.flexible() or trial.admitted()
 
 
+def lost_nodes(ledger: Ledger, request: Request) -> list[int]:
+    """The numbers of the fixed-size nodes of its minimum that have no place."""
+    there, id = ledger.vnodes, request.id
+    return [n for n in range(request.minimum) if fixed_id(id, n) not in there]
+
+
 def lacking(ledger: Ledger, request: Request) -> tuple[list[int], Resources]:
-    """The numbers of the fixed-size nodes, and the flexible resources, that it has lost."""
-    count = sum(len(group.bundles) for group in request.groups)
-    missing = [n for n in range(count) if fixed_id(request.id, n) not in ledger.vnodes]
+    """The numbers of the fixed-size nodes, and the flexible resources, that it has lost.
+
+    A node above the minimum of a group counts for one of the minimum that was lost.
+    """
+    missing = lost_nodes(ledger, request)
+    if missing and request.elastic:
+        spare = Counter(
+            request.group_of(number_of(each.id))
+            for each in ledger.of(request.id)
+            if request.is_surplus(each.id)
+        )
+        missing = [n for n in missing if not _covered_by(spare, request.group_of(n))]
     return missing, request.least.beyond(ledger.flexible_total(request.id))
+
+
+def _covered_by(spare: Counter[int], group: int) -> bool:
+    """Whether a group has a node to spare, which is used up then."""
+    spare[group] -= 1
+    return spare[group] >= 0
 
 
 def refill(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ...pickle_names import travels
-from ..records import ROOT, BundleGroup, ClusterId, PlacedCluster
+from ...pickle_names import reads_older, travels
+from ..records import ROOT, Bundle, BundleGroup, ClusterId, PlacedCluster, VNodeId, number_of
 from ..resources import Resources
 
 
@@ -22,6 +22,7 @@ class QueuePolicy(StrEnum):
 
 
 @travels
+@reads_older
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a virtual cluster asks for, and inside which parent."""
@@ -40,11 +41,75 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     """When it stops waiting, in seconds since the epoch."""
+    project: str = ""
+    """The project whose queue it waits in, if its parent is the Ray cluster; empty: `default`."""
+    pool: str = ""
+    """The node pool that it runs in; empty: the first one that its project may use."""
+    priority_class: str = ""
+    """Empty: `train`."""
+    preemptible: bool | None = None
+    """Whether it may be stopped for others; None: what its priority class says."""
 
     @property
     def needs(self) -> Resources:
         asked = (bundle.resources for group in self.groups for bundle in group.bundles)
         return Resources.total(asked) + self.least
+
+    # -- its fixed-size nodes, by number ------------------------------------------------------
+    #
+    # The minimum has the first numbers, group after group. Nodes above it (surplus) have numbers
+    # behind those, in the order in which they were added; the remainder names their group.
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may have nodes above its minimum."""
+        return any(group.surplus for group in self.groups)
+
+    @property
+    def minimum(self) -> int:
+        """How many nodes its minimum has."""
+        return sum(len(group.bundles) for group in self.groups)
+
+    @property
+    def most(self) -> int:
+        """How many nodes it may have."""
+        return sum(len(group.bundles) + group.surplus for group in self.groups)
+
+    def group_of(self, number: int) -> int:
+        """The position of a node's group."""
+        if number >= self.minimum:
+            return (number - self.minimum) % len(self.groups)
+        for at, group in enumerate(self.groups):
+            if number < len(group.bundles):
+                return at
+            number -= len(group.bundles)
+        raise AssertionError("the numbers below the minimum are those of nodes")
+
+    def bundle(self, number: int) -> Bundle:
+        """What a node asks for."""
+        return self._copied(number)[0]
+
+    def own_labels(self, number: int) -> Mapping[str, str]:
+        """A node's labels in addition to those of its machine."""
+        return self.labels[self._copied(number)[1]] if self.labels else {}
+
+    def _copied(self, number: int) -> tuple[Bundle, int]:
+        """The node of the minimum that a node is a copy of, or itself: its bundle and number."""
+        at = self.group_of(number)
+        first = sum(len(group.bundles) for group in self.groups[:at])
+        number = first if number >= self.minimum else number
+        return self.groups[at].bundles[number - first], number
+
+    def is_surplus(self, node: VNodeId) -> bool:
+        """Whether a vnode of it is a node above its minimum."""
+        _, slash, number = node.rpartition("/")
+        return bool(slash) and int(number) >= self.minimum
+
+    def next_surplus(self, group: int, held: Iterable[VNodeId]) -> int:
+        """The number of the next node above the minimum of a group, beside those it holds."""
+        numbers = [number_of(each) for each in held if self.is_surplus(each)]
+        turn = (max(numbers) - self.minimum) // len(self.groups) + 1 if numbers else 0
+        return self.minimum + turn * len(self.groups) + group
 
     @property
     def cluster(self) -> PlacedCluster:

@@ -6,7 +6,7 @@ virtual cluster may grow. Otherwise it waits, in the queue of a group or for its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from ..ledger import Ledger
@@ -71,6 +71,7 @@ def choose(
     lasting: bool = False,
     soon_s: float = 0.0,
     actors: Load | None = None,
+    closed: Container[VNodeId] = frozenset(),
     machines_come: bool = False,
 ) -> Into | Apart | Queue | AwaitGroup | Never:
     """Choose where work runs: the tightest place first, ties by id.
@@ -78,12 +79,14 @@ def choose(
     `lasting` work, such as actors, gets a flexible bundle of its own if possible, since a shared
     one could not be rebundled while the work lives. Other work waits in the queue of fixed-size
     nodes, or of a flexible bundle that has room within `soon_s`; `wait_s` predicts when a group has
-    room. If `machines_come`, work that is too large for today's machines waits for new ones.
+    room. `closed` nodes get no more work. If `machines_come`, work that is too large for today's
+    machines waits for new ones.
     """
     mine = [vnode for vnode in ledger.of(cluster) if allows(vnode, selector)]
     rooms = [
         (left.size, group.id, bundle, vnode.id)
         for vnode in mine
+        if vnode.id not in closed
         for group, bundle, size in _bundles(groups, vnode)
         if demand.fits(left := size - load.get((group.id, bundle), Resources()))
     ]
@@ -96,7 +99,7 @@ def choose(
     if alone:
         _, group_id, bundle, vnode_id = min(alone)
         return Into(group_id, bundle, vnode_id)
-    found = apart(ledger, cluster, demand, selector)
+    found = apart(ledger, cluster, demand, selector, closed)
     if isinstance(found, Apart):
         return found
     if rooms:
@@ -104,7 +107,9 @@ def choose(
         return Into(group_id, bundle, vnode_id)
     soon_s = 0.0 if lasting else soon_s
     held_by = {} if lasting else actors or {}
-    queue = shortest_queue(ledger, groups, wait_s, held_by, cluster, demand, selector, soon_s)
+    queue = shortest_queue(
+        ledger, groups, wait_s, held_by, cluster, demand, selector, soon_s, closed
+    )
     if queue is not None:
         return queue
     reason, physical = found.reason, found.physical
@@ -121,6 +126,7 @@ def shortest_queue(
     demand: Resources,
     selector: Selector,
     soon_s: float,
+    closed: Container[VNodeId] = frozenset(),
 ) -> Queue | None:
     """Choose the queue of Ray's in which work without room waits; None if there is none.
 
@@ -130,7 +136,7 @@ def shortest_queue(
     queues = [
         (waits, group.id, bundle)
         for vnode in ledger.of(cluster)
-        if allows(vnode, selector)
+        if allows(vnode, selector) and vnode.id not in closed
         for group, bundle, size in _bundles(groups, vnode)
         if demand.fits(size - actors.get(at := (group.id, bundle), Resources()))
         or (vnode.kind is VNodeKind.FIXED and demand.fits(size))
@@ -145,13 +151,18 @@ def shortest_queue(
 
 
 def apart(
-    ledger: Ledger, cluster: ClusterId, demand: Resources, selector: Selector
+    ledger: Ledger,
+    cluster: ClusterId,
+    demand: Resources,
+    selector: Selector,
+    closed: Container[VNodeId] = frozenset(),
 ) -> Apart | AwaitGroup:
     """Say where work could get its own placement group."""
     demand = demand or SOMETHING
     free = [
         (ledger.free(vnode.id).size, vnode)
         for vnode in ledger.of(cluster)
+        if vnode.id not in closed
         if allows(vnode, selector) and demand.fits(ledger.free(vnode.id))
     ]
     if free:

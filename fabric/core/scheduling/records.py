@@ -148,6 +148,8 @@ class Workload:
     """Since when some, but fewer than its minimum, run."""
     waits_since_s: float | None = None
     """Since when its minimum does not run."""
+    surplus_yields: bool = False
+    """Whether its surplus gives way to minimums of its queue even if it is not preemptible."""
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from .records import (
     Amounts,
     Decision,
     GangSpec,
+    MachineIndex,
     Member,
     MoveMember,
     PoolQueue,
@@ -265,6 +266,28 @@ class Facts:
         self._queues = tuple(
             replace(queue, usage=used) for queue, used in zip(self._queues, usage, strict=True)
         )
+
+    def set_capacity(self, machine: MachineIndex, capacity: Amounts) -> None:
+        """Say what a machine has, as work that is no workload begins or ends there."""
+        before = self.fleet.capacity
+        changed = before.copy()
+        changed[machine] = capacity
+        fleet = replace(
+            self.fleet,
+            capacity=_frozen(changed),
+            has_gpus=_frozen(_has_gpus(changed, self._scale)),
+        )
+        self._free[machine] += changed[machine] - before[machine]
+        if self._devices is not None:
+            there = whole_devices(fleet, self._scale)
+            gpus = there.shape[1]
+            if gpus > self._devices.shape[1]:
+                more = gpus - self._devices.shape[1]
+                self._devices = np.pad(self._devices, ((0, 0), (0, more)))
+            used = whole_devices(self.fleet, self._scale)[machine]
+            self._devices[machine, : len(used)] -= used
+            self._devices[machine, :gpus] += there[machine]
+        self.fleet = fleet
 
     def add(self, workload: Workload) -> None:
         """Add a workload, with the members that run already."""

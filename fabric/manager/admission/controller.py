@@ -7,15 +7,16 @@ change goes into the state first; `commit` saves the state, then begins the orde
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...core.cluster_state import Entry
 from ...core.ledger import Ledger, LedgerError
-from ...core.places.admission import Expire, QueuedAt, decide
+from ...core.places.admission import Decision, Expire, QueuedAt, decide
 from ...core.places.borrowing import give_back
 from ...core.places.groups import PlacementGroupRecord, Rebundling, Stuck, groups_for
-from ...core.places.nomination import Admit, DoesNotFit, apply, lacking, never, refill
+from ...core.places.nomination import Admit, apply, lacking, lost_nodes, refill
 from ...core.places.request import Request
 from ...core.records import (
     DEFAULT,
@@ -27,16 +28,22 @@ from ...core.records import (
     VNodeId,
     VNodeKind,
     fixed_id,
+    number_of,
 )
 from ...core.resources import Resources
-from ...errors import NameTaken, NeverFits, NoSuchCluster, NotInTime
+from ...core.scheduling.records import SchedulingPlan
+from ...errors import NeverFits, NotInTime
 from ...ray.control_plane.protocol import Seen
-from ..files.ledger_file import LedgerFile
+from ..files.ledger_file import QUEUES, LedgerFile
 from ..group_provisioner import GroupProvisioner, Order
 from ..routing.router import Router
+from ..scheduling.queue_book import QueueBook
+from ..scheduling.root_scheduler import RootScheduler
 from ..status import RECORD, Statuses
 from .bundler import Bundler
 from .fragmentation import Fragmentation
+from .lost_nodes import LostNodes, taken_by_others
+from .request_checks import RequestChecks
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +70,21 @@ class AdmissionController:
         self._clock = clock
         self._settings = bundler.settings
         self._fragmentation = Fragmentation(self.state, clock)
+        self.lost_nodes = LostNodes(bundler, router, statuses, self.end)
+        """What follows when single nodes are gone."""
+        self.book = QueueBook(file.note(QUEUES))
+        self._checks = RequestChecks(self.state, self.book, self._settings)
+        self.root = RootScheduler(
+            self.state,
+            statuses,
+            self.book,
+            self,
+            clock=clock,
+            inline=self._settings.plan_inline,
+        )
+        """Decides about the virtual clusters that share the machines."""
+        self._nested: Iterable[Decision] = ()
+        """The last decisions on virtual clusters inside others."""
 
     # -- the cluster state --------------------------------------------------------------------
 
@@ -74,14 +96,16 @@ class AdmissionController:
                 continue
             if not entry.begun:
                 self._statuses.starts(id)
-            if any(lacking(self.state.ledger, entry.request)):
+            ledger, request = self.state.ledger, entry.request
+            if lost_nodes(ledger, request) or any(lacking(ledger, request)):
                 self._statuses.trouble(id, "some of its nodes died")
         if DEFAULT not in self.state.ledger.clusters:
             self.state.ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
 
     def commit(self) -> Order:
         """Save the cluster state, then begin the orders."""
-        self._file.save(self.state, self._statuses.notes())
+        self.root.look()
+        self._file.save(self.state, {**self._statuses.notes(), **self.book.notes()})
         return self._provisioner.begin()
 
     @property
@@ -103,45 +127,59 @@ class AdmissionController:
 
     # -- admission ----------------------------------------------------------------------------
 
-    def check(self, request: Request) -> None:
-        """Refuse what could never be admitted. NameTaken, NoSuchCluster, NeverFits."""
-        self._check_names(request)
-        if impossible := self._never(request):
-            raise NeverFits(request.id, impossible.reason, impossible.most)
+    def check(self, request: Request, user: str = "") -> None:
+        """Refuse what is not admitted, now or ever.
 
-    def _never(self, request: Request) -> DoesNotFit | None:
-        if request.parent == ROOT and self._settings.machines_come:
-            return None
-        return never(self.state.ledger, request)
-
-    def _check_names(self, request: Request) -> None:
-        if request.id in (ROOT, DEFAULT):
-            raise NameTaken(request.id)
-        there = self.state.ledger.clusters.keys() - {DEFAULT}
-        if request.parent != ROOT and request.parent not in there:
-            raise NoSuchCluster(request.parent, sorted(there))
+        NameTaken, NoSuchCluster, QueueRefused, NeverFits.
+        """
+        self._checks.check(request, user or None)
 
     def add(self, entry: Entry) -> None:
         """Admit a virtual cluster with a new name, or queue it.
 
-        NameTaken, NoSuchCluster for its parent, NeverFits; NotInTime if it has ended meanwhile.
+        NameTaken, NoSuchCluster for its parent, QueueRefused, NeverFits; NotInTime if it has ended
+        meanwhile.
         """
         id = entry.request.id
         if (over := self.state.answers.get(_asking(entry))) is not None:
             raise NotInTime(id, self._clock() - entry.asked_at, over[0])
-        self._check_names(entry.request)
+        entry = replace(entry, request=self._checks.accepted(entry.request, entry.user))
         self.state.add(entry)
         self._statuses.asked(id)
         self.admit()
         waits = id in self.state.entries and self.state.entries[id].waiting
-        if waits and (impossible := self._never(entry.request)):
+        if waits and (impossible := self._checks.never(entry.request)):
             self._end_entry(id, impossible.reason)
             self.commit()
             raise NeverFits(id, impossible.reason, impossible.most)
         self.commit()
 
+    def apply_queues(
+        self, document: Mapping[str, Any], revision: int | None, user: str, *, dry_run: bool
+    ) -> Mapping[str, Any]:
+        """Replace the file of queues, and plan by it. StaleRevision, QueueInUse, SpecError."""
+        found = self.book.applied(document, revision, user, self._clock(), self.state)
+        if dry_run:
+            return {"revision": self.book.revision, "would": self.root.would(found)}
+        self.book.become(found)
+        self.root.become(found)
+        self.admit()
+        self.commit()
+        return {"revision": self.book.revision}
+
     def admit(self) -> None:
         """Admit all that get places now."""
+        self.root.turn()
+        self._admit_nested()
+        self._statuses.line_up((*self._nested, *self.root.waits))
+
+    def carry_out(self, found: SchedulingPlan) -> None:
+        """Do what still holds of a plan that was made meanwhile."""
+        self.root.carry_out(found)
+        self._statuses.line_up((*self._nested, *self.root.waits))
+
+    def _admit_nested(self) -> None:
+        """Admit virtual clusters inside others, each parent's in the order of its queue."""
         entries, statuses = self.state.entries, self._statuses
         resting = {
             entries[id].request.parent
@@ -149,52 +187,71 @@ class AdmissionController:
             if id in entries and entries[id].waiting
         }
         resting.update(id for id in statuses.troubled if not self._bundler.all_there(id))
-        waiting = [each for each in self.state.waiting if each.parent not in resting]
+        waiting = [
+            each
+            for each in self.state.waiting
+            if each.parent != ROOT and each.parent not in resting
+        ]
+        self._nested = ()
+        if not waiting:
+            return
         decisions = decide(
-            self._less_what_ray_will_take(),
+            self._without_lost_nodes()[0],
             waiting,
             self._clock(),
             self._settings.policy,
             fragmented=self._fragmentation.machines(),
         )
-        statuses.line_up(decisions)
+        self._nested = decisions
         for decision in decisions.made.values():
             match decision:
                 case Admit(request):
-                    stuck = self._let_in(decision)
+                    stuck = self.let_in(decision)
                     if stuck is not None:
                         statuses.tell(QueuedAt(request, 1, stuck.reason))
                         break
                 case Expire(request, reason):
                     self.end(request.id, reason)
 
-    def _less_what_ray_will_take(self) -> Ledger:
-        """The ledger, with places for the lost nodes that Ray itself finds other machines for.
+    def ray_will_take(self) -> dict[ClusterId, tuple[VNode, ...]]:
+        """Places for the lost nodes that Ray itself finds other machines for.
 
         Ray may choose other machines; `_make_way` is for that.
         """
+        found = self._without_lost_nodes()[1]
+        return {id: nodes for id, nodes in found.items() if nodes[0].parent == nodes[0].machine}
+
+    def _without_lost_nodes(self) -> tuple[Ledger, dict[ClusterId, tuple[VNode, ...]]]:
+        """The ledger with places for lost nodes, and these."""
         ledger, groups = self.state.ledger, self.state.groups
+        found: dict[ClusterId, tuple[VNode, ...]] = {}
         for id in self._statuses.troubled:
             entry = self.state.entries.get(id)
             if entry is None or entry.waiting or id in self._statuses.starting:
                 continue
-            missing, _ = lacking(ledger, entry.request)
             movable = [
-                n for n in missing if any(g.movable for g in groups.of_vnode(fixed_id(id, n)))
+                n
+                for n in lost_nodes(ledger, entry.request)
+                if any(g.movable for g in groups.of_vnode(fixed_id(id, n)))
             ]
             if movable:
-                found = refill(ledger, entry.request, movable, Resources())
-                if isinstance(found, Admit):
+                places = refill(ledger, entry.request, movable, Resources())
+                if isinstance(places, Admit):
                     ledger = ledger.copy() if ledger is self.state.ledger else ledger
-                    apply(ledger, found, self._clock())
-        return ledger
+                    apply(ledger, places, self._clock())
+                    found[id] = places.vnodes
+        return ledger, found
 
-    def _let_in(self, found: Admit) -> Stuck | None:
+    def let_in(self, found: Admit, why: str = "") -> Stuck | None:
         """Record the places of a virtual cluster; Stuck if work prevents the rebundling."""
         id, state = found.request.id, self.state
         until = self._bundler.due()
         right_in_ray = found.request.parent == ROOT  # then nothing is rebundled for it
-        pinned = self._statuses.was_taken_back(id) or id in state.ledger.clusters
+        pinned = (  # Ray itself places a user's placement group again, and under the same id
+            (right_in_ray and self.book.revision > 0 and state.entries[id].group is None)
+            or self._statuses.was_taken_back(id)
+            or id in state.ledger.clusters
+        )
         twin = state.ledger if right_in_ray else state.ledger.copy()
         apply(twin, found, until)
         fixed = groups_for(
@@ -218,8 +275,8 @@ class AdmissionController:
         for step in steps:
             self._statuses.note(step.cluster, "borrowed", str(step.by))
         if state.entries[id].waiting:
-            state.admit(id)
-            self._statuses.admitted(id)
+            state.admit(id, self._clock())
+            self._statuses.admitted(id, why)
             self.check_started(id)
         return None
 
@@ -236,15 +293,30 @@ class AdmissionController:
         if id not in self._statuses.starting:
             return
         entry = self.state.entries[id]
+        self._fragmentation.refused(entry.request, self.state.ledger.subtree(id))
+        self._back_in_line(id)
+        self._statuses.waits_again(id, taken_by_others(why), self._settings.settle_s)
+
+    def stop(self, id: ClusterId, why: str) -> None:
+        """Take all places of a virtual cluster back for others; it waits at its place in line."""
+        notice = self.state.entries[id].leaves
+        self._back_in_line(id)
+        self.state.add(replace(self.state.entries[id], stopped=notice))
+        self._statuses.stopped(id, why)
+
+    def drop(self, node: VNodeId, why: str) -> None:
+        """Take a node above the minimum back, with its work; what is inside it ends."""
+        self.lost_nodes.left(node, why)
+
+    def _back_in_line(self, id: ClusterId) -> None:
+        """Free all places of a virtual cluster, end all inside it, and let it wait."""
         below = self.state.ledger.subtree(id)
-        self._fragmentation.refused(entry.request, below)
         self._free_places(below)
         for each in below[:-1]:
             self._end_entry(each, f"{id}, which it is in, lost its places")
         self._end_waiting_inside({*below}, "lost its places")
-        self.state.add(replace(entry, waiting=True))
-        taken = f"others took what was free ({why.lower().replace('_', ' ')})"
-        self._statuses.waits_again(id, taken, self._settings.settle_s)
+        entry = self.state.entries[id]
+        self.state.add(entry.in_line_again(self._clock()))
 
     def end(self, id: ClusterId, why: str, *, on_record: bool = False) -> tuple[ClusterId, ...]:
         """End a virtual cluster and all inside it; `on_record`: the reason is saved on disk."""
@@ -304,10 +376,10 @@ class AdmissionController:
             pinned = [n for n in missing if not any(group.movable for group in carriers[n])]
             if pinned and entry.group is not None:
                 self._begin_anew(entry)
-            elif pinned or least:
+            elif (pinned or least) and entry.request.parent != ROOT:  # otherwise it claims them
                 found = refill(self.state.ledger, entry.request, pinned, least)
                 if isinstance(found, Admit):
-                    self._let_in(found)
+                    self.let_in(found)
 
     def _begin_anew(self, entry: Entry) -> None:
         """Make all of a placement group again under its id, once the rest is idle (decision 16)."""
@@ -328,14 +400,18 @@ class AdmissionController:
         for vnode in rest:
             state.ledger.drop(vnode.id)
         self._without([left] if left else [], {VNodeId(vnode.parent) for vnode in rest})
-        self._let_in(found)
+        self.let_in(found)
 
-    def give_back(self) -> None:
-        """Return the loans that are due and unused."""
+    def give_back(self, early: frozenset[VNodeId] = frozenset()) -> None:
+        """Return the loans that are due and unused; those of `early` vnodes are due now."""
         ledger = self.state.ledger
         of = {loan.vnode: ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
-        for loan in give_back(ledger, self._clock(), self._bundler.rebundle):
+        for loan in give_back(ledger, self._clock(), self._bundler.rebundle, early=early):
             self._statuses.note(of[loan.vnode], "gave back", str(loan.resources))
+
+    def fragmented(self) -> frozenset[MachineId]:
+        """The machines whose free shares of GPUs Ray has refused to give."""
+        return self._fragmentation.machines()
 
     # -- machines -----------------------------------------------------------------------------
 
@@ -394,8 +470,7 @@ class AdmissionController:
     def _vnode(
         self, group: PlacementGroupRecord, id: VNodeId, resources: Resources, host: MachineId
     ) -> VNode:
-        request = self.state.entries[group.cluster].request
-        own = request.labels[int(id.rpartition("/")[2])] if request.labels else {}
+        own = self.state.entries[group.cluster].request.own_labels(number_of(id))
         labels = {**self.state.ledger.machines[host].labels, **own}
         return VNode(
             id=id,

@@ -28,7 +28,11 @@ from ...core.records import ClusterId, Machine, PlacedCluster, Use, VNode, WorkI
 from ...errors import FabricError
 from . import ledger_rows as rows
 
-FORMAT = 1
+FORMAT, WITH_QUEUES = 1, 2
+"""The formats. A ledger gets the second once a file of queues is applied, which older versions do
+not know: they would let in everybody."""
+QUEUES = "queues"
+"""The note with the file of queues."""
 OWN_POLL_S = 0.02
 TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
 
@@ -131,6 +135,8 @@ class LedgerFile:
                 self._write("answers", answers, state.answers, lambda ended: {"ended": ended})
                 for name, what in (notes or {}).items():
                     self.write_note(name, what)
+                if notes and QUEUES in notes:
+                    self._file.execute(f"PRAGMA user_version = {WITH_QUEUES}")
                 self._file.execute("COMMIT")
             except BaseException:
                 self.close()  # unsaved decisions must not be reported: the file is loaded again
@@ -167,10 +173,10 @@ class LedgerFile:
             self._file.executescript(
                 f"BEGIN; {_SCHEMA} INSERT INTO ledger VALUES ('{name}'); COMMIT;"
             )
-        elif version != FORMAT:
+        elif version not in (FORMAT, WITH_QUEUES):
             raise FabricError(
-                f"{self._name} is no ledger of format {FORMAT}, which this version reads, but of "
-                f"format {version}"
+                f"{self._name} is no ledger of format {FORMAT} or {WITH_QUEUES}, which this "
+                f"version reads, but of format {version}"
             )
         # Older files lack this table, and older versions ignore it.
         self._file.execute("CREATE TABLE IF NOT EXISTS notes (id TEXT PRIMARY KEY, what TEXT)")

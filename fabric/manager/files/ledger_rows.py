@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-from ...core.cluster_state import Entry
+from ...core.cluster_state import Entry, Notice
 from ...core.ledger import Ledger
 from ...core.places.groups import CarriedBundle
 from ...core.places.request import Request
@@ -30,9 +30,13 @@ from ...core.selectors import Condition, DoesNotExist, Exists, In, NotIn, parse
 _WRITERS: Mapping[type[Any], Callable[[Any], Any]] = {
     Resources: attrgetter("units"),
     Bundle: attrgetter("resources", "selector"),
-    BundleGroup: attrgetter("policy", "bundles"),
+    BundleGroup: lambda group: (
+        (group.policy, group.bundles, *(() if group.most is None else (group.most,)))
+    ),
     CarriedBundle: attrgetter("vnode", "resources", "machine", "selector"),
     Loan: attrgetter("resources", "until"),
+    VNode: lambda vnode: {"id": vnode.id, **row(vnode)},
+    Notice: asdict,
     frozenset: sorted,
     **dict.fromkeys((In, NotIn, Exists, DoesNotExist), str),
 }
@@ -106,8 +110,9 @@ def _bundle_groups(groups: Iterable[Sequence[Any]]) -> tuple[BundleGroup, ...]:
                 Bundle(resources=_resources(units), selector=_selector(selector))
                 for units, selector in bundles
             ),
+            most=more[0] if more else None,
         )
-        for policy, bundles in groups
+        for policy, bundles, *more in groups
     )
 
 
@@ -123,14 +128,30 @@ def _pieces(pieces: Iterable[Sequence[Any]]) -> tuple[CarriedBundle, ...]:
     )
 
 
+def _notice(row: Mapping[str, Any] | None) -> Notice | None:
+    return None if row is None else Notice(**row)
+
+
+def _notices(rows: Iterable[Mapping[str, Any]]) -> tuple[Notice, ...]:
+    return tuple(Notice(**each) for each in rows)
+
+
+def _vnodes(rows: Iterable[Mapping[str, Any]]) -> tuple[VNode, ...]:
+    return tuple(read(VNode, each, id=each["id"]) for each in rows)
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "demand": _resources,
     "groups": _bundle_groups,
     "jobs": frozenset,
     "kind": VNodeKind,
     "least": _resources,
+    "leaves": _notice,
+    "nodes_leave": _notices,
+    "stopped": _notice,
     "pieces": _pieces,
     "policy": SchedulingPolicy,
+    "promised": _vnodes,
     "resources": _resources,
     "selector": _selector,
     "state": WorkState,

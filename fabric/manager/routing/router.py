@@ -24,12 +24,12 @@ from ...core.places.groups import (
     Stuck,
     was_made_for,
 )
-from ...core.records import ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
+from ...core.records import DEFAULT, ClusterId, ProcessId, SchedulingPolicy, Use, VNodeId, WorkId
 from ...core.resources import Resources
 from ...core.routing.eligibility import Never
 from ...core.routing.scheduling import ANY, SOMETHING, Apart, AwaitGroup, Into, Queue, apart
 from ...core.routing.work import NOBODY, Work, WorkState, alike
-from ...errors import NoSuchCluster, TooLarge
+from ...errors import NoSuchCluster, Preempted, TooLarge
 from ...spec import ACTORS
 from ..settings import KeeperSettings
 from .messages import Ask, Placed
@@ -43,6 +43,18 @@ SURE_S = 1.0
 """How long Ray must wait for a group before it is made again, since Ray's reports lag."""
 REBUILT_S = 5.0
 """When work that Ray repeats counts as over, if nothing runs in its placement group."""
+
+
+def check_placed(state: ClusterState, cluster: ClusterId) -> None:
+    """Refuse a virtual cluster that has no places. Preempted if others got them; NoSuchCluster."""
+    placed = state.ledger.clusters.keys() - {DEFAULT}
+    if cluster in placed:
+        return
+    entry = state.entries.get(cluster)
+    if entry is not None and entry.stopped is not None:
+        notice = entry.stopped
+        raise Preempted(cluster, notice.claimant, notice.rule, notice.reason)
+    raise NoSuchCluster(cluster, sorted(placed))
 
 
 class Bundles(Protocol):
@@ -78,14 +90,14 @@ class Router:
     def place(self, ask: Ask) -> Work | None:
         """Say where work runs; None if it may not wait and there is no room.
 
-        A repeated request gets the same answer. NoSuchCluster; TooLarge for what can never run.
+        A repeated request gets the same answer. NoSuchCluster, Preempted; TooLarge for what can
+        never run.
         """
         state = self._state
         self._heard[ask.owner] = self._clock()
         if ask.id in state.works:
             return state.works[ask.id]
-        if ask.cluster not in state.ledger.clusters:
-            raise NoSuchCluster(ask.cluster, sorted(state.ledger.clusters))
+        check_placed(state, ask.cluster)
         self._check_actors(ask)
         found = Queue(*ask.inside) if ask.inside else self._scheduler.choose(ask, lasting=ask.actor)
         if isinstance(found, Never):
@@ -251,6 +263,12 @@ class Router:
         self._times.end(cluster)
         self._batches.end(cluster)
 
+    def removed(self, groups: Iterable[GroupId]) -> None:
+        """Forget the work in placement groups that are removed: Ray ends it."""
+        for group in groups:
+            for work in self._state.works.on(group):
+                self._forget(work.id)
+
     def lost(self, vnodes: Collection[VNodeId]) -> None:
         """Update the work of dead vnodes: Ray restarts it in its old group, which is made again."""
         state = self._state
@@ -287,7 +305,8 @@ class Router:
                 kind = alike(needed, work.selector)
                 if kind in refused:
                     continue
-                found = apart(state.ledger, cluster, needed, work.selector)
+                closed = state.closing(cluster)
+                found = apart(state.ledger, cluster, needed, work.selector, closed)
                 if isinstance(found, AwaitGroup):
                     self._why[work.id] = found
                 if isinstance(found, AwaitGroup) or not self._set_apart(work, found):

@@ -47,6 +47,7 @@ class Scheduler:
             lasting=lasting,
             soon_s=self._soon_s(ask),
             actors=state.works.lasting,
+            closed=state.closing(ask.cluster),
             machines_come=self._settings.machines_come,
         )
 
@@ -61,6 +62,7 @@ class Scheduler:
             ask.demand,
             ask.selector,
             self._soon_s(ask),
+            self._state.closing(ask.cluster),
         )
 
     def _soon_s(self, ask: Ask) -> float:

@@ -73,6 +73,14 @@ class ResourcesConfig(Section):
     node_idle_timeout: PositiveFloat = 300.0
     """Idle seconds after which the run releases a VirtualNode that was materialized outside a
     round."""
+    project: str | None = Field(default=None, examples=["vision"])
+    """The project whose queue the gang waits in, on a Ray cluster that teams share; left out:
+    `default`. A private Ray has no queues."""
+    pool: str | None = Field(default=None, examples=["gpus"])
+    """The node pool there; left out: the first one that could hold the gang."""
+    priority_class: str | None = Field(default=None, examples=["train"])
+    """Its priority class there; left out: `train`, which others may stop: then the run waits until
+    it has its places again."""
     ray: RayConfig = RayConfig()
     """Which Ray the run uses."""
 

@@ -8,6 +8,9 @@ The caller reports events (`submit`, `ready`, `done`, `lost`), and the dispatche
 * A lost worker's pieces go back to the head of the queue. The loss counts for the piece that the
   worker was on. A piece that lost more than `limit` workers is abandoned, since it probably kills
   them.
+* While it is paused, work goes only to the worker that it is bound to: sums are handed up, and
+  nothing new begins. If all workers are taken away, for others to have their places, their pieces
+  go back to the queue, and nothing counts as a loss.
 * A worker that dies more than `limit` times without finishing anything is not started again. Work
   that is bound to it is abandoned; all work is, once no worker is left.
 """
@@ -69,6 +72,33 @@ class Dispatcher:
         self._losses: dict[WorkId, int] = {}
         self._pinned: dict[WorkId, int] = {}
         self._limit = limit
+        self._paused = False
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker is at work."""
+        return not any(slot.doing for slot in self._slots)
+
+    def pause(self) -> None:
+        """Begin no new work but what is bound to a worker."""
+        self._paused = True
+
+    def resume(self) -> list[Action]:
+        """Hand out all work again."""
+        self._paused = False
+        return list(self._hand_out())
+
+    def taken_away(self) -> None:
+        """Record that all workers were ended, for others to have their places."""
+        for slot in reversed(self._slots):
+            slot.ready = False
+            self._waiting.extendleft(reversed(slot.doing))
+            slot.doing = deque()
+
+    def start_again(self) -> list[Action]:
+        """Start every worker that did not die too often."""
+        self._paused = False
+        return [StartWorker(number) for number in self.usable()]
 
     @property
     def idle(self) -> bool:
@@ -163,7 +193,7 @@ class Dispatcher:
             worker = self._choose(self._pinned.get(work))
             if worker is None:
                 held_back.append(work)
-                if work not in self._pinned:
+                if work not in self._pinned and not self._paused:
                     break
                 continue
             self._slots[worker].doing.append(work)
@@ -173,7 +203,7 @@ class Dispatcher:
     def _choose(self, pinned: int | None) -> int | None:
         numbers = range(len(self._slots)) if pinned is None else (pinned,)
         able = [n for n in numbers if self._slots[n].ready]
-        if not able:
+        if not able or (self._paused and pinned is None):
             return None
         best = min(able, key=lambda n: (len(self._slots[n].doing), n))
         plenty = pinned is not None or len(self._waiting) + 1 >= len(self._slots)

@@ -75,6 +75,9 @@ KINDS: Mapping[str, _Kind] = {
         {"site": _text, "up": _count, "of": _count, "seconds": _amount},
         {"within": _amount, "load": _amount, "cpus": _count, "niceness": _niceness},
     ),
+    "gang_notice": _Kind({"site": _text, "seconds": _amount, "reason": _text}),
+    "gang_preempted": _Kind({"site": _text, "reason": _text}),
+    "gang_regained": _Kind({"site": _text, "workers": _worker}),
     "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}),
     "clients_done": _Kind(
         {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}

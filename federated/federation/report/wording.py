@@ -175,6 +175,15 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             others = " or ".join(fields["others"])
             what = f"{fields['what']} is {fields['found']}, elsewhere {others}"
             return f"worker {fields['worker']} is unlike others, and so may be its bits: {what}"
+        case "gang_notice":
+            what = f"others claim the places of the workers{_site(fields, 'at')}"
+            return f"{what} within {duration(fields['seconds'])} ({fields['reason']})"
+        case "gang_preempted":
+            waits = f"the run{_site(fields, 'at')} waits for its places"
+            return f"  preempted {waits}, and goes on by itself ({fields['reason']})"
+        case "gang_regained":
+            workers = counted(fields["workers"], "worker")
+            return f"  workers  {workers}{_site(fields, 'at')} start again"
         case "worker_lost":
             again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
             worker = f"worker {fields['worker']}{_site(fields, 'of')}"

@@ -88,6 +88,9 @@ class GraphRound:
         self._given_up = False
         self._lock = threading.RLock()
 
+    def hand_up(self) -> None:
+        """Do nothing: what clients become comes with their pieces."""
+
     def begin(self, model: SharedModel) -> None:
         """Load the clients' models and send the clients out."""
         if self._site.states is None:

@@ -27,6 +27,7 @@ class Round(Protocol):
     def begin(self, model: SharedModel) -> None: ...
     def abandon(self) -> None: ...
     def close(self) -> None: ...
+    def hand_up(self) -> None: ...
 
     @property
     def may_be_late(self) -> bool: ...
@@ -64,6 +65,13 @@ class RoundQueue:
         """The order with that key, unless it is done."""
         with self._lock:
             return next((each for each in self._open() if each.key == key), None)
+
+    def hand_up(self) -> None:
+        """Have workers hand up what they have trained, since they are about to be ended."""
+        with self._lock:
+            begun = [*self._lingering, *([] if self._current is None else [self._current])]
+        for each in begun:
+            each.hand_up()
 
     def _open(self) -> list[Round]:
         current = [] if self._current is None else [self._current]

@@ -105,6 +105,10 @@ class SiteRound:
         self._closing = True
         self._site.pool.meanwhile(lambda: or_fail(self.answer, self._close))
 
+    def hand_up(self) -> None:
+        """Request every worker's sum now; called in the pool's thread."""
+        or_fail(self.answer, self._collect)
+
     @property
     def may_be_late(self) -> bool:
         """Whether it is closed, or about to be, and still counts in a later round."""

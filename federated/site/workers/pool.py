@@ -1,7 +1,9 @@
 """WorkerPool: warm FederatedNodes on the vnodes of a gang, fed by one thread that owns all state.
 
 The dispatcher decides; the thread acts. A worker that dies, or does not answer for `timeout_s`, is
-restarted on its vnode, and its work goes to a free worker.
+restarted on its vnode, and its work goes to a free worker. If others claim the gang's places, the
+pool begins nothing new, leaves once no worker is at work, and goes on when the gang has places
+again; `gang_watch.py` says when.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpilot.fabric import Gang, NotInstalled, Worker, WorkerFailed, WorkerLost
+from fedpilot.fabric import Gang, NotInstalled, Standing, Worker, WorkerFailed, WorkerLost
 
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
 from ..states.shared_memory import sharers
+from .gang_watch import GangWatch
 from .lru import LRU
 
 TICK_S = 1.0
@@ -86,11 +89,13 @@ class WorkerPool:
         like: Facts | None = None,
         on_event: Callable[[str, dict[str, Any]], None],
         on_idle: Callable[[], None] = lambda: None,
+        on_notice: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`alike`: whether all workers must agree in the facts that decide bits.
 
-        They are compared with `like` or, without it, with the first workers.
+        They are compared with `like` or, without it, with the first workers. `on_notice` is called
+        when the workers are about to lose their places, and may submit what has to be saved.
         """
         self._alike, self._like = alike, like
         self._gang = gang
@@ -99,6 +104,7 @@ class WorkerPool:
         self._timeout_s = timeout_s
         self._on_event = on_event
         self._on_idle = on_idle
+        self._on_notice = on_notice
         self._clock = clock
         self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
         self._seats = [_Seat() for _ in gang.vnodes]
@@ -110,6 +116,10 @@ class WorkerPool:
         self._ended: BaseException | None = None
         """Why no more work is accepted; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
+        self._leaving = self._away = False
+        self._watcher = GangWatch(gang, self._standing_changed) if gang.shared else None
+        self._in_doubt: list[tuple[int, int, str]] = []
+        """Workers that died, perhaps since others have their places."""
         self._began = self._said_slow = clock()
 
     @property
@@ -122,6 +132,8 @@ class WorkerPool:
         self._began = self._said_slow = self._clock()
         self._inbox.put(self._dispatcher.start)
         self._thread.start()
+        if self._watcher is not None:
+            self._watcher.start()
 
     def wait_up(self, timeout_s: float) -> None:
         """Wait until every worker has answered once; raises TimeoutError, or the start's error."""
@@ -167,6 +179,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers and fail unfinished work; may be called twice."""
+        if self._watcher is not None:
+            self._watcher.close()
         self._inbox.put(None)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=CLOSE_S)
@@ -188,6 +202,7 @@ class WorkerPool:
                 if message is None:
                     break
                 self._perform(message() or [])
+                self._leave_if_done()
                 if self._clock() - watched >= TICK_S:
                     self._watch()
                     watched = self._clock()
@@ -308,9 +323,65 @@ class WorkerPool:
             piece.answer.set_exception(_cause(error))
         return actions
 
-    def _lost(self, number: int, generation: int, reason: str) -> list[Action]:
+    # -- places that others claim -------------------------------------------------------------
+
+    def _standing_changed(self, standing: Standing) -> None:
+        """Called in the watcher's thread, at each change and after each doubt."""
+        self._inbox.put(lambda: self._stands(standing))
+
+    def _stands(self, standing: Standing) -> list[Action]:
+        doubts, self._in_doubt = self._in_doubt, []
+        if not standing.held:
+            if not self._away:
+                self._take_away(standing.reason)
+            return []
+        if self._away:
+            self._away = False
+            self._gang.regain()
+            self._on_event("gang_regained", {"workers": len(self._seats)})
+            return self._dispatcher.start_again()
+        lost = [action for doubt in doubts for action in self._lost(*doubt, sure=True)]
+        if standing.leaves_in_s is None:
+            if not self._leaving:
+                return lost
+            self._leaving = False
+            return [*lost, *self._dispatcher.resume()]
+        if not self._leaving:
+            self._leaving = True
+            self._dispatcher.pause()
+            told = {"seconds": standing.leaves_in_s, "reason": standing.reason}
+            self._on_event("gang_notice", told)
+            self._on_notice()  # what it submits comes before the next message
+            self._inbox.put(lambda: None)
+        return lost
+
+    def _leave_if_done(self) -> None:
+        """Give the places up early once no worker is at work."""
+        done = self._leaving and self._inbox.empty() and self._dispatcher.at_rest
+        if done and self._watcher is not None:
+            self._watcher.leave()
+
+    def _take_away(self, reason: str) -> None:
+        """The workers have no places any more, and are not to blame for it."""
+        self._away, self._leaving = True, False
+        self._on_event("gang_preempted", {"reason": reason})
+        self._dispatcher.taken_away()
+        for seat in self._seats:
+            seat.generation += 1
+            seat.up = False
+            if seat.worker is not None:
+                seat.worker.kill()
+                seat.worker = None
+
+    def _lost(
+        self, number: int, generation: int, reason: str, *, sure: bool = False
+    ) -> list[Action]:
         seat = self._seats[number]
         if generation != seat.generation:
+            return []
+        if self._watcher is not None and not sure:
+            self._in_doubt.append((number, generation, reason))
+            self._watcher.look()
             return []
         held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
         self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})

@@ -1,4 +1,4 @@
-"""Runs `fedpilot cluster` and `fedpilot job` beside the agent, at the mediator's request.
+"""Runs `fedpilot cluster`, `job` and `queue` beside the agent, at the mediator's request.
 
 A command is a process whose environment names the site's Ray; its arguments can name no other Ray
 and no mediator. It reads no input, has a deadline, and its output is bounded.
@@ -18,7 +18,7 @@ from typing import Any
 from ...core.rules.site_commands import OUT_OF_TIME as OUT_OF_TIME, objection, too_long
 from ..errors import BadCommand
 
-GROUPS = ("cluster", "job")
+GROUPS = ("cluster", "job", "queue")
 MOST_ARGUMENTS = 256
 LONGEST_ARGUMENT = 64 << 10
 READ_BYTES = 64 << 10
@@ -46,7 +46,7 @@ def arguments_of(header: Mapping[str, Any]) -> tuple[str, ...]:
         )
     if found[0] not in GROUPS:
         raise BadCommand(
-            f"only `fedpilot {'` and `fedpilot '.join(GROUPS)}` may be run at a site; "
+            f"only `fedpilot {'`, `fedpilot '.join(GROUPS)}` may be run at a site; "
             f"found {found[0][:80]!r}"
         )
     if why := objection(found):

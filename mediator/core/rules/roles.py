@@ -96,6 +96,7 @@ _HOLDING = frozenset({"cordon", "uncordon", "drain"})
 _LOOKING = {
     "cluster": frozenset({"list", "show", "tree", "explain"}),
     "job": frozenset({"list", "show", "logs", "explain"}),
+    "queue": frozenset({"list", "show", "explain", "history", "snapshot"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which arguments of `fedpilot cluster` and `fedpilot job` sites accept, and the exit codes.
+"""Which arguments of `fedpilot cluster`, `job` and `queue` sites accept, and the exit codes.
 
 Both ends check: the user's command to fail early, the site's agent because it trusts no caller. The
 command runs under the agent's account, so it must not name files, or another Ray cluster or
@@ -8,7 +8,7 @@ mediator, where that account may have more rights than the user.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,30 +19,42 @@ OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials"
 FLAGS = frozenset(
     {
         "--all",
+        "--dry-run",
         "--follow",
         "-f",
         "--force",
         "--forget",
         "--help",
         "--json",
+        "--no-preemptible",
         "--no-wait",
+        "--preemptible",
         "--yes",
         "-y",
     }
 )
 """The options of these commands that take no value."""
+WRITTEN = frozenset({"--output", "-o", "--picture"})
+"""The options that name a file to write."""
 OUT_OF_TIME = 124
 """The exit code of a command that was ended at its deadline, like that of timeout(1)."""
 UNANSWERED = 4
 FAILED = 1
-KNOWN = frozenset({0, 1, 2, 3, 4, 130})
+KNOWN = frozenset({0, 1, 2, 3, 4, 75, 130})
 ATTACH_S = 15.0
 """Seconds that a command needs beside `--wait`, to find its Ray and to answer."""
 
 
 def objection(arguments: Sequence[str]) -> str:
-    """Say why a site refuses arguments, or ""; even the values of options count as options."""
+    """Say why a site refuses arguments, or ""; even the values of options count as options.
+
+    The first argument is the group, such as `cluster`.
+    """
     own = before_dashes(arguments)
+    if [*own[:2]] == ["queue", "apply"] and (file := next(words_of(own[2:]), "")):
+        return (
+            f"a site has none of your files: say --declaration with the queues, not {file[:200]!r}"
+        )
     last = own[-1] if own and len(own) < len(arguments) else ""
     if last.startswith("-") and "=" not in last and last not in FLAGS:
         return f"{last} needs a value, and {DASHES} is none"
@@ -58,6 +70,8 @@ def _objection(name: str, value: str) -> str:
         return f"at a site the Ray cluster is the site's own: leave out {name}"
     if name in OWN_MEDIATOR:
         return f"a command at a site asks no other mediator: leave out {name}"
+    if name in WRITTEN:
+        return f"a site would write the file there: leave out {name}"
     if name == "--spec":
         return "a site has none of your files: say --json-spec or --virtual-cluster, not --spec"
     if name == "--working-dir" and not _is_uri(value):
@@ -67,6 +81,16 @@ def _objection(name: str, value: str) -> str:
             if not _is_uri(path):
                 return _no_files(f"{name}: {key}", path)
     return ""
+
+
+def words_of(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments that are neither options nor the values of options."""
+    rest = iter(arguments)
+    for word in rest:
+        if not word.startswith("-"):
+            yield word
+        elif "=" not in word and word not in FLAGS:
+            next(rest, "")
 
 
 def _no_files(where: str, path: str) -> str:

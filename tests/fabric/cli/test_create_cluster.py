@@ -12,6 +12,7 @@ import pytest
 from cluster_documents import NOW, A, Document, event, held, shared, vnode, waiting
 from fake_clusters import FakeClusters, invoke
 from fedpilot.fabric import FabricError
+from fedpilot.fabric.cli.spec_options import QUEUE
 from fedpilot.fabric.errors import NameTaken, NeverFits, NoSuchCluster
 
 
@@ -45,6 +46,12 @@ SPECS = [
         None,
         {"fixed_size_nodes": [{**SPREAD, "scheduling_policy": "PACK"}]},
         id="nodes one by one",
+    ),
+    pytest.param(
+        ["--node", "CPU=1,GPU=0.5", "--min-nodes", "2", "--max-nodes", "8"],
+        None,
+        {"fixed_size_nodes": [{**SPREAD, "scheduling_policy": "PACK", "max_nodes": 8}]},
+        id="between two and eight nodes",
     ),
     pytest.param(
         ["--min", "CPU=1", "--max-actors", "0"],
@@ -124,6 +131,15 @@ USAGE = [
     pytest.param(["--node", "GPU=1.5"], ["--node GPU=1.5", "whole GPUs"], id="a GPU and a half"),
     pytest.param(["--min", "CPU=3", "--max", "CPU=2"], ["--max", "which is 2"], id="min over max"),
     pytest.param(["--policy", "SPREAD"], ["--node"], id="a policy for no nodes"),
+    pytest.param(["--max-nodes", "4"], ["--node"], id="the most of no nodes"),
+    pytest.param(
+        ["--node", "2xCPU=1", "--min-nodes", "3"], ["--min-nodes 3", "found 2"], id="two counts"
+    ),
+    pytest.param(
+        ["--node", "3xCPU=1", "--max-nodes", "2"],
+        ["--node, --max-nodes", "max_nodes", "from 3", "found 2"],
+        id="fewer at most than at least",
+    ),
     pytest.param(["--policy", "NEAR", "--node", "CPU=1"], ["STRICT_SPREAD"], id="no such policy"),
     pytest.param(["--json-spec", "{"], ["--json-spec", "wanted JSON"], id="no JSON"),
     pytest.param(["--json-spec", "{}", "--min", "CPU=1"], ["give one of"], id="two specs"),
@@ -139,6 +155,22 @@ def test_bad_usage_is_told_before_anything_is_started(
     assert (done.exit_code, done.stdout) == (2, "")
     for part in told:
         assert part in done.stderr
+
+
+def test_its_place_in_line_is_what_the_options_say() -> None:
+    clusters = FakeClusters(shared(), becomes=[held("new", vnode("new/0", A, 1))] * 2)
+    words = ["--project", "vision", "--pool", "gpus", "--priority-class", "build"]
+    invoke(clusters, "create", "new", *words, "--no-preemptible", "--priority", "-3")
+    invoke(clusters, "create", "new")
+    queues = [{k: o[k] for k in QUEUE if k in o} for _, _, o in clusters.created]
+    asked = {"project": "vision", "pool": "gpus", "priority_class": "build"}
+    assert queues == [{**asked, "preemptible": False, "priority": -3}, {}]
+
+
+def test_a_project_inside_another_virtual_cluster_is_refused_before_anything_is_started() -> None:
+    done = invoke(None, "create", "new", "--parent", "speech", "--project", "vision")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "wanted none of them inside virtual cluster 'speech'" in done.stderr
 
 
 def test_a_bad_name_is_told_before_anything_is_started() -> None:

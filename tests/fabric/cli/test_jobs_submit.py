@@ -15,7 +15,7 @@ from fake_jobs import FakeJobs, invoke
 from fedpilot.fabric import ClusterUnreachable, FabricError, VirtualCluster
 from fedpilot.fabric.cli import jobs as job_cli
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, SpecError
-from fedpilot.fabric.jobs.confine import READY
+from fedpilot.fabric.jobs.job_log import OVER, READY, TOLD
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,7 @@ def test_it_does_not_matter_how_ray_cuts_the_log(size: int) -> None:
 def test_what_was_asked_for_is_what_is_submitted(tmp_path: Path) -> None:
     jobs = FakeJobs(log=[BEGINS])
     words = ["--node", "2xCPU=1", "--policy", "STRICT_SPREAD", "--id", "vision", "--priority", "3"]
+    words += ["--project", "lab", "--pool", "gpus", "--priority-class", "build", "--preemptible"]
     more = ["--deadline", "60", "--working-dir", str(tmp_path), "--runtime-env", '{"pip": ["x"]}']
     done = invoke(jobs, "submit", *words, *more, "--", "python", "a.py", "--min", "0", "-x")
     assert done.exit_code == 0, done.stderr
@@ -69,8 +70,13 @@ def test_what_was_asked_for_is_what_is_submitted(tmp_path: Path) -> None:
             "join": None,
             "id": "vision",
             "priority": 3,
+            "project": "lab",
+            "pool": "gpus",
+            "priority_class": "build",
+            "preemptible": True,
             "deadline_s": 60.0,
             "runtime_env": {"pip": ["x"], "working_dir": str(tmp_path)},
+            "on_preempt": "requeue",
         }
     ]
 
@@ -125,6 +131,34 @@ def test_the_exit_code_tells_how_it_ended(
     assert done.stderr.splitlines()[-1] == last
 
 
+LEAVES = f"fedpilot: virtual cluster a has to leave its places to b in 10 s: less; {TOLD}\n"
+ENDED = f"fedpilot: exit code 143: {OVER}\n"
+PREEMPTED = "preempted by b: less (reclaim-quota)"
+
+
+def test_a_preempted_job_that_should_not_run_again_has_a_code_of_its_own() -> None:
+    jobs = FakeJobs(log=[BEGINS, "one\n", LEAVES, ENDED, f"fedpilot: {PREEMPTED}\n"], ends="FAILED")
+    jobs.message = PREEMPTED
+    done = invoke(jobs, "submit", "--on-preempt", "fail", "--id", "a", "--", "x")
+    assert (done.exit_code, done.stdout) == (75, "one\n")
+    assert jobs.submitted[0]["on_preempt"] == "fail"
+    assert done.stderr.splitlines() == [
+        "fedpilot: job a is submitted",
+        LEAVES.strip(),
+        ENDED.strip(),
+        f"fedpilot: {PREEMPTED}",
+        "fedpilot: job a failed",
+    ]
+
+
+def test_a_job_that_runs_again_has_its_output_alone_on_stdout() -> None:
+    again = f"fedpilot: virtual cluster a is active; attempt 2: {READY}\n"
+    jobs = FakeJobs(log=[*BEFORE, BEGINS, "one\n", LEAVES, "sav", "ed\n", ENDED, again, "two\n"])
+    done = invoke(jobs, "submit", "--id", "a", "--", "x")
+    assert (done.exit_code, done.stdout) == (0, "one\nsaved\ntwo\n")
+    assert done.stderr.splitlines()[-3:] == [LEAVES.strip(), ENDED.strip(), again.strip()]
+
+
 def test_what_ray_said_is_shown_if_it_could_not_start_the_job() -> None:
     jobs = FakeJobs(log=["Runtime env setup failed:\nno such package\n"], ends="FAILED")
     jobs.message = "Runtime env setup failed:"
@@ -166,6 +200,7 @@ BAD = [
     pytest.param(["--spec", "/no/such.yaml", "--", "x"], "there is no such file", id="no file"),
     pytest.param(["--in", "a", "--min", "CPU=1", "--", "x"], "--in uses", id="a spec to join"),
     pytest.param(["--in", "a", "--deadline", "5", "--", "x"], "--in uses", id="join with deadline"),
+    pytest.param(["--in", "a", "--project", "b", "--", "x"], "--in uses", id="join in a project"),
     pytest.param(["--id", "a/b", "--", "x"], "name: ", id="an id that is no name"),
     pytest.param(["--runtime-env", "[]", "--", "x"], "wanted an object", id="runtime env"),
     pytest.param(

@@ -44,14 +44,21 @@ def entry(name: str, cpus: float = 1, inside: str = ROOT, **more: object) -> Ent
 class TestRecord:
     def test_it_holds_what_is_needed_to_ask_again(self) -> None:
         job, group = JobId("01000000"), GroupId("g")
+        notebook = VirtualCluster().request(
+            "notebook", project="vision", pool="gpus", priority_class="build", preemptible=False
+        )
         entries = [
+            Entry(request=notebook),
             entry("waits"),
             entry("active", waiting=False),
             entry("of-a-job", owner=job, waiting=False),
             entry("group", owner=job, group=group),
         ]
         found = {each.id: each for each in remembered(entries)}
-        assert list(found) == ["waits", "active", "of-a-job"]
+        assert list(found) == ["notebook", "waits", "active", "of-a-job"]
+        asked = found[notebook.id]
+        assert (asked.project, asked.pool) == ("vision", "gpus")
+        assert (asked.priority_class, asked.preemptible) == ("build", False)
         assert found[ClusterId("waits")].deadline == NOW + 60
         assert found[ClusterId("active")].deadline is None, "it has its places: none to give up"
         assert found[ClusterId("of-a-job")].owner == job
@@ -170,20 +177,28 @@ class TestRestore:
     @story
     async def test_it_is_asked_for_again_for_whoever_it_belonged_to(self, world: World) -> None:
         await world.begins(*two())
-        gone = (lost("up", user="alice"), lost("in", inside="up"), lost("big"))
+        teams = {"projects": [{"name": "vision", "quota": {"default": {"CPU": 8}}}]}
+        world.reconciler.admission.apply_queues(teams, None, "ann", dry_run=False)
+        gone = (
+            lost("up", user="alice", project="vision", preemptible=False),
+            lost("in", inside="up"),
+            lost("big"),
+        )
         big = replace(gone[2], spec={"flex_resource_min": {"CPU": 99.0}})
         record = HeadRecord(session="two", began=NOW, gone=(*gone[:2], big))
         restored, refused = world.reconciler.restore(record, [], "bob")
         assert restored == ["up", "in"]
         assert "can never get its places" in refused["big"]
-        assert world.cluster_state.entries[ClusterId("up")].user == "alice"
+        again = world.cluster_state.entries[ClusterId("up")]
+        found = again.user, again.request.project, again.request.preemptible
+        assert found == ("alice", "vision", False)
         assert ("up", "restored", "by bob") in world.events()
         await world.passes(1)
         assert world.states() == {"up": "active", "in": "active"}
         assert not world.wrong()
 
-        again, _ = world.reconciler.restore(record, ["up"], "bob")
-        assert again == ["up"], "asked twice, answered alike"
+        twice, _ = world.reconciler.restore(record, ["up"], "bob")
+        assert twice == ["up"], "asked twice, answered alike"
 
     @story
     async def test_what_is_inside_one_that_waits_is_restored_later(self, world: World) -> None:

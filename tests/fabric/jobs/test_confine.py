@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,96 +14,31 @@ from typing import Any
 import psutil
 import pytest
 
-from fedpilot.fabric import VirtualCluster
+from confined_clusters import ConfinedClusters, alive, run
 from fedpilot.fabric.errors import (
     FabricError,
-    ManagerUnreachable,
     NameTaken,
-    NoSuchCluster,
     NotInTime,
 )
-from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.jobs import confine
 from fedpilot.fabric.jobs.confined import HOOK_VARIABLE, OTHER_HOOK_VARIABLE
 from real_ray import eventually
-
-
-class FakeClusters(VirtualClusters):
-    """A manager without Ray, of virtual clusters by name."""
-
-    def __init__(self, *taken: str) -> None:
-        self.there = {name: self._made(name) for name in taken}
-        self.events: list[Mapping[str, Any]] = []
-        self.states = ["active"]
-        """What a new one is in, and what it is in whenever somebody asks after that."""
-        self.silent = False
-
-    def _made(self, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "state": "active",
-            "reason": "it needs 1 CPU",
-            "position": None,
-            "asked_at": time.time(),
-        }
-
-    def create(self, name: str, spec: VirtualCluster, **options: Any) -> Mapping[str, Any]:
-        if name in self.there:
-            raise NameTaken(name)
-        self.there[name] = self._made(name)
-        return self.show(name)
-
-    def show(self, name: str) -> Mapping[str, Any]:
-        if self.silent:
-            raise ManagerUnreachable("it starts again")
-        if name not in self.there:
-            raise NoSuchCluster(name)
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return {**self.there[name], "state": state}
-
-    def delete(self, name: str) -> tuple[str, ...]:
-        if name not in self.there:
-            raise NoSuchCluster(name)
-        del self.there[name]
-        self.events.append({"cluster": name, "event": "ended", "reason": "it was deleted"})
-        return (name,)
-
-    def history(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self.events)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow quickly on one another."""
-    for name in ("WATCH_S", "FIRST_POLL_S", "LAST_POLL_S"):
-        monkeypatch.setattr(confine, name, 0.02)
-    monkeypatch.setattr(confine, "GRACE_S", 0.5)
-
-
-def run(clusters: VirtualClusters, *command: str, join: bool = False) -> int:
-    given = argparse.Namespace(name="a", spec="{}", priority=0, deadline=None, join=join)
-    return confine.run(clusters, given, command, "127.0.0.1:1")
-
-
-def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
 
 # -- whose it is ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_the_exit_code_is_that_of_the_command(code: int) -> None:
-    assert run(FakeClusters(), sys.executable, "-c", f"raise SystemExit({code})") == code
+    assert run(ConfinedClusters(), sys.executable, "-c", f"raise SystemExit({code})") == code
 
 
 def test_a_command_that_is_not_there_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(FakeClusters(), "/no/such/command") == 1
+    assert run(ConfinedClusters(), "/no/such/command") == 1
     assert "/no/such/command: No such file" in capfd.readouterr().err
 
 
 def test_what_others_have_made_under_the_name_is_left_alone(tmp_path: Path) -> None:
-    clusters = FakeClusters("a")
+    clusters = ConfinedClusters("a")
     with pytest.raises(NameTaken):
         run(clusters, "touch", str(tmp_path / "ran"))
     assert list(clusters.there) == ["a"]
@@ -112,8 +46,8 @@ def test_what_others_have_made_under_the_name_is_left_alone(tmp_path: Path) -> N
 
 
 def test_what_was_joined_stays() -> None:
-    clusters = FakeClusters("a")
-    assert run(clusters, "true", join=True) == 0
+    clusters = ConfinedClusters("a")
+    assert run(clusters, "true", options=["--join"]) == 0
     assert list(clusters.there) == ["a"]
 
 
@@ -121,7 +55,7 @@ def test_what_was_joined_stays() -> None:
 
 
 def test_it_waits_saying_why_once(capfd: pytest.CaptureFixture[str]) -> None:
-    clusters = FakeClusters()
+    clusters = ConfinedClusters()
     clusters.states = ["waiting", "waiting", "waiting", "starting", "active"]
     assert run(clusters, "true") == 0
     assert capfd.readouterr().err.splitlines() == [
@@ -133,7 +67,7 @@ def test_it_waits_saying_why_once(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted, and made by others"])
 def test_one_that_is_deleted_while_it_waits_never_runs(again: bool, tmp_path: Path) -> None:
-    class Deleted(FakeClusters):
+    class Deleted(ConfinedClusters):
         def show(self, name: str) -> Mapping[str, Any]:
             found = super().show(name)
             self.delete(name)
@@ -170,7 +104,7 @@ while True:
 def test_a_command_ends_with_its_virtual_cluster_and_all_that_it_started_too(
     how: str, code: int, join: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    class Deleted(FakeClusters):
+    class Deleted(ConfinedClusters):
         def show(self, name: str) -> Mapping[str, Any]:
             if note.exists() and note.read_text().endswith("runs") and name in self.there:
                 self.delete(name)
@@ -178,7 +112,8 @@ def test_a_command_ends_with_its_virtual_cluster_and_all_that_it_started_too(
 
     note = tmp_path / "note"
     clusters = Deleted("a") if join else Deleted()
-    assert run(clusters, sys.executable, "-c", FAMILY, str(note), how, join=join) == code
+    options = ["--join"] if join else []
+    assert run(clusters, sys.executable, "-c", FAMILY, str(note), how, options=options) == code
     pid, _, what = note.read_text().partition(" ")
     assert what == "told"
     eventually(lambda: not alive(int(pid)), 60, "what it started has ended")
@@ -204,7 +139,7 @@ while time.monotonic() < end:
 def test_who_was_told_to_end_is_not_told_again_and_has_time(tmp_path: Path) -> None:
     note, others = tmp_path / "note", set(psutil.Process().children())
 
-    class Stopped(FakeClusters):
+    class Stopped(ConfinedClusters):
         """Ray's job server tells all processes of a job to end, this one and the command."""
 
         def show(self, name: str) -> Mapping[str, Any]:
@@ -224,7 +159,7 @@ def test_who_was_told_to_end_is_not_told_again_and_has_time(tmp_path: Path) -> N
 
 
 def test_a_manager_that_does_not_answer_ends_nothing() -> None:
-    class Starting(FakeClusters):
+    class Starting(ConfinedClusters):
         asked = 0
 
         def show(self, name: str) -> Mapping[str, Any]:

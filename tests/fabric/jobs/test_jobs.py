@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedpilot.fabric.jobs.confine import READY
-from fedpilot.fabric.jobs.jobs import reason_in
+from fedpilot.fabric.cli.spec_options import QUEUE
+from fedpilot.fabric.jobs import confine
+from fedpilot.fabric.jobs.job_log import READY
+from fedpilot.fabric.jobs.jobs import options_of, reason_in
+from fedpilot.fabric.spec import QueueOptions
 
 TAIL = "Job entrypoint command failed with exit code 3, last available logs"
 
@@ -35,6 +38,28 @@ REASONS = [
 @pytest.mark.parametrize(("message", "reason"), REASONS)
 def test_why_a_job_failed_is_one_line(message: str | None, reason: str) -> None:
     assert reason_in(message) == reason
+
+
+QUEUES: list[QueueOptions] = [
+    {},
+    {"priority": -2},
+    {"project": "vision", "pool": "gpus", "priority_class": "build"},
+    {"preemptible": False},
+    {"preemptible": True, "priority": 7},
+]
+
+
+@pytest.mark.parametrize("queue", QUEUES, ids=str)
+def test_a_place_in_line_reaches_the_process_that_asks_for_it(queue: QueueOptions) -> None:
+    given, _ = confine.parsed(["--name", "a", *options_of(queue), "--", "true"])
+    asked = {name: value for name, value in vars(given).items() if name in QUEUE and value}
+    if given.preemptible is not None:
+        asked["preemptible"] = given.preemptible
+    assert asked == queue
+
+
+def test_what_is_not_asked_for_is_not_said_to_versions_that_do_not_know_it() -> None:
+    assert options_of({"project": "", "preemptible": None, "priority": 0}) == []
 
 
 PIP_FAILS = """runtime_env setup failed: Failed to set up runtime environment.

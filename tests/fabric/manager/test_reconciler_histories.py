@@ -5,23 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.cluster_state import Entry, JobId
 from fedpilot.fabric.core.invariants import broken
-from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId, ProcessId, WorkId
+from fedpilot.fabric.core.records import (
+    DEFAULT,
+    ROOT,
+    ClusterId,
+    ProcessId,
+    VNodeId,
+    VNodeKind,
+    WorkId,
+    number_of,
+)
 from fedpilot.fabric.core.routing.work import Work, WorkState
-from fedpilot.fabric.errors import NeverFits, NoSuchCluster, TooLarge
+from fedpilot.fabric.core.scheduling.plan import plan
+from fedpilot.fabric.core.scheduling.records import SchedulingPlan
+from fedpilot.fabric.errors import NeverFits, NoSuchCluster, QueueInUse, QueueRefused, TooLarge
 from fedpilot.fabric.manager.routing.messages import Ask
+from fedpilot.fabric.manager.scheduling.case_document import case_document
+from fedpilot.fabric.manager.scheduling.live_facts import LiveFacts
 from fedpilot.fabric.manager.settings import KeeperSettings
+from fedpilot.fabric.simulation.case_file import read_cases
+from fedpilot.fabric.simulation.case_schema import SettleCase
+from fedpilot.fabric.simulation.settling import settle_case
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps
+from reconciler_world import STRICT_SPREAD, World, answer_of, asks, nodes, steps, up_to
 
 JOBS = ("j0", "j1")
 PROCESSES = ("p0", "p1")
@@ -37,6 +56,42 @@ SHAPES: tuple[Callable[[str, str], Entry], ...] = (
     lambda name, inside: asks(name, least=1, inside=inside, owner=JOBS[1]),
     lambda name, inside: asks(name, nodes(1, 1), inside=inside, group=f"group of {name}"),
 )
+SHARED: tuple[Callable[[str, str], Entry], ...] = (
+    lambda name, inside: asks(name, nodes(2), inside=inside, project="vision"),
+    lambda name, inside: asks(name, nodes(2, 2), inside=inside, project="speech"),
+    lambda name, inside: asks(name, least=3, inside=inside, project="speech"),
+    lambda name, inside: asks(name, nodes(1), inside=inside, project="vision", preemptible=False),
+    lambda name, inside: asks(
+        name, nodes(2), inside=inside, project="vision", priority_class="build"
+    ),
+    lambda name, inside: asks(name, nodes(3, 1), least=1, inside=inside, project="speech"),
+    lambda name, inside: asks(name, up_to(6, nodes(1)), inside=inside, project="vision"),
+    lambda name, inside: asks(
+        name, nodes(1), up_to(3, nodes(2, 2)), least=1, inside=inside, project="speech"
+    ),
+    lambda name, inside: asks(
+        name,
+        up_to(3, nodes(1, 1, policy=STRICT_SPREAD)),
+        up_to(2, nodes(1)),
+        inside=inside,
+        project="speech",
+        preemptible=False,
+    ),
+    lambda name, inside: asks(name, up_to(4, nodes(1, 1)), inside=inside),
+)
+"""Those that wait in the queues of a file."""
+
+
+def file_of(vision: float, speech: float, default: float = 0) -> dict[str, Any]:
+    """A file of queues with these quotas."""
+    quotas = {"vision": vision, "speech": speech, "default": default}
+    projects = [{"name": n, "quota": {"default": {"CPU": q}}} for n, q in quotas.items()]
+    return {"projects": projects, "settings": {"grace_s": 2.0, "stale_gang_grace_s": 3.0}}
+
+
+FILES = (file_of(4, 4), file_of(0, 8), file_of(8, 0), file_of(2, 2, 4))
+LAST = file_of(1000, 1000, 1000)
+"""With room and quota for everybody."""
 cuts = st.none() | st.integers(0, 30)
 happenings = st.one_of(
     st.tuples(st.just("create"), st.integers(0, 9), st.integers(0, len(SHAPES) - 1), cuts),
@@ -54,6 +109,54 @@ happenings = st.one_of(
     st.tuples(st.just("job ends"), st.integers(0, 1), st.just(0), cuts),
     st.tuples(st.just("no answer"), st.integers(0, 3), st.just(0), cuts),
 )
+shared = st.one_of(
+    happenings,
+    st.tuples(st.just("share"), st.integers(0, 9), st.integers(0, len(SHARED) - 1), cuts),
+    st.tuples(st.just("share"), st.integers(0, 4), st.integers(0, len(SHARED) - 1), cuts),
+    st.tuples(st.just("apply"), st.integers(0, len(FILES) - 1), st.just(0), cuts),
+    st.tuples(st.just("leave"), st.integers(0, 9), st.just(0), cuts),
+    st.tuples(st.just("pass"), st.integers(1, 40), st.just(0), cuts),
+)
+"""What happens where teams share a Ray cluster."""
+
+
+def assert_plans_as_if_anew(world: World) -> None:
+    """Facts that are kept up to date lead to the same plan as facts made anew."""
+    admission, now = world.reconciler.admission, world.clock()
+    kept, anew = admission.root.facts, LiveFacts(admission.state, admission.book.queues)
+    resting = world.reconciler.statuses.resting
+    stale, stuck = admission.root.stale_since, admission.root.stuck
+    plans = []
+    for facts in (kept, anew):
+        facts.refresh(now, resting=resting, stale_since=stale, stuck=stuck)
+        plans.append(plan(facts.snapshot(), now, facts.settings))
+    assert plans[0] == plans[1]
+    anew.refresh(now, stale_since=stale)
+    document = case_document(admission.state, anew, now)
+    written = json.loads(json.dumps({"schema_version": 2, **document}))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "case.json"
+        file.write_text(json.dumps(written))
+        (case,) = read_cases(file)
+    assert isinstance(case, SettleCase)
+    expected = plan(anew.snapshot(), now, anew.settings)
+    simulated: list[SchedulingPlan] = []
+    settle_case(case, lambda _, found: simulated.append(found))
+    assert simulated[0].decisions == expected.decisions
+    assert simulated[0].waits == expected.waits
+
+
+def assert_nodes_within_bounds(world: World) -> None:
+    """No group has more nodes than it may, and only nodes above a minimum leave alone."""
+    for id, entry in world.cluster_state.entries.items():
+        request = entry.request
+        fixed = [v.id for v in world.cluster_state.ledger.of(id) if v.kind is VNodeKind.FIXED]
+        counts = Counter(request.group_of(number_of(node)) for node in fixed)
+        most = {at: len(each.bundles) + each.surplus for at, each in enumerate(request.groups)}
+        assert all(count <= most[at] for at, count in counts.items()), (id, fixed)
+        if request.parent != ROOT:
+            assert not any(map(request.is_surplus, fixed))
+        assert {each.node for each in entry.nodes_leave} <= {*fixed}
 
 
 class Chronicle:
@@ -74,6 +177,14 @@ class Chronicle:
             case "create":
                 doing.close()
                 doing = self._create(one, two)
+            case "share":
+                doing.close()
+                doing = self._create(one, two, SHARED)
+            case "apply":
+                doing.close()
+                doing = self._apply(FILES[one])
+            case "leave" if noticed := self._noticed():
+                self.world.reconciler.admission.root.leave(*noticed[one % len(noticed)])
             case "delete" if self.parents:
                 doing.close()
                 doing = self._delete(sorted(self.parents)[one % len(self.parents)])
@@ -122,14 +233,26 @@ class Chronicle:
         self.world.rises()
         await self.world.do(self.world.reconciler.start())
 
-    async def _create(self, where: int, shape: int) -> None:
+    def _noticed(self) -> list[tuple[ClusterId, VNodeId | None]]:
+        """The virtual clusters under notice, or the single nodes of some."""
+        entries = self.world.cluster_state.entries
+        found = [(id, each.node) for id, entry in entries.items() for each in entry.notices]
+        return sorted(found, key=lambda each: (each[0], each[1] or ""))
+
+    async def _apply(self, file: dict[str, Any]) -> None:
+        with contextlib.suppress(QueueInUse):
+            self.world.reconciler.admission.apply_queues(file, None, "ann", dry_run=False)
+
+    async def _create(
+        self, where: int, shape: int, shapes: Sequence[Callable[[str, str], Entry]] = SHAPES
+    ) -> None:
         parents = [ROOT, *sorted(self.world.cluster_state.ledger.clusters.keys() - {DEFAULT})]
         parent = parents[where % len(parents)] if where > 4 else ROOT
         name = f"c{next(self.numbers)}"
         self.parents[name] = parent
-        asked = SHAPES[shape](name, parent)
+        asked = shapes[shape](name, parent)
         self.owners[name] = asked.owner
-        with contextlib.suppress(NeverFits):
+        with contextlib.suppress(NeverFits, QueueRefused):
             await self.world.reconciler.create(asked)
             if asked.owner in (None, *self.world.ray.jobs):
                 self.there.add(name)
@@ -173,10 +296,12 @@ class Chronicle:
         world, state = self.world, self.world.cluster_state
         await world.passes(30, turn_s=0.5)
         assert not world.wrong()
+        assert not self._noticed()
+        assert not any(entry.promised for entry in state.entries.values())
         struck = {
             id
             for id, event, why in (*world.told, *world.events())
-            if event == "ended" and why.endswith("lost its places")
+            if event == "ended" and why.endswith(("lost its places", "which it was on, left"))
         }
         known = {str(id) for id in state.entries}
         assert self.there - self._below(struck) <= known
@@ -187,6 +312,8 @@ class Chronicle:
         for group in world.ray.ids():
             world.ray.work_down(group)
         world.ray.machine_up(*(fake_machine(f"new{n}", CPU=40) for n in range(2)))
+        if world.reconciler.admission.book.revision:
+            world.reconciler.admission.apply_queues(LAST, None, "ann", dry_run=False)
         await world.passes(30, turn_s=0.5)
         assert not world.wrong()
         uppermost = {n: s for n, s in world.states().items() if self.parents[n] == ROOT}
@@ -230,26 +357,90 @@ class Chronicle:
 def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     story: list[tuple[str, int, int, int | None]], seed: int, lag: bool
 ) -> None:
-    async def tell(folder: str) -> None:
-        world = World(Path(folder) / "ledger", KeeperSettings(lease_s=5.0))
-        chance = random.Random(seed)
-        world.ray.turns = lambda: chance.randint(0, 4)
-        world.ray.lag_s = 0.3 if lag else 0.0
-        if seed % 2:
-            world.ray.prefers = lambda machine: machine[::-1]
-        for job in JOBS:
-            world.ray.job_up(job)
-        for process in PROCESSES:
-            world.ray.process_up(process)
-        try:
-            await world.begins(fake_machine("a", CPU=4), fake_machine("b", CPU=4))
-            chronicle = Chronicle(world)
-            for happening in story:
-                await chronicle.happens(*happening)
-                assert not broken(world.cluster_state.ledger)
-            await chronicle.ends()
-        finally:
-            world.file.close()
-
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(tell(folder))
+        asyncio.run(tell(Path(folder), story, seed, lag=lag))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@example(
+    story=[
+        ("create", 0, 4, None),
+        ("submit", 0, 2, None),
+        ("create", 0, 0, None),
+        ("task ends", 0, 0, None),
+        ("submit", 0, 0, None),
+        ("create", 0, 1, None),
+    ],
+    file=file_of(4, 4),
+    seed=0,
+    lag=False,
+    aside=None,
+)
+@example(
+    story=[
+        ("delete", 0, 0, 15),
+        ("use", 1, 2, None),
+        ("pass", 10, 0, None),
+        ("create", 0, 8, None),
+        ("lose", 3, 0, 7),
+    ],
+    file=file_of(4, 4),
+    seed=51,
+    lag=False,
+    aside=None,
+)
+@given(
+    story=st.lists(shared, max_size=20),
+    file=st.sampled_from(FILES),
+    seed=st.integers(0, 99),
+    lag=st.booleans(),
+    aside=st.none() | st.integers(0, 200),
+)
+def test_queues_keep_their_word_whenever_the_reconciler_died(
+    story: list[tuple[str, int, int, int | None]],
+    file: dict[str, Any],
+    seed: int,
+    lag: bool,
+    aside: int | None,
+) -> None:
+    """Whether plans are made at once, or aside in so many steps while other things happen."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(tell(Path(folder), story, seed, lag=lag, file=file, aside=aside))
+
+
+async def tell(
+    folder: Path,
+    story: list[tuple[str, int, int, int | None]],
+    seed: int,
+    *,
+    lag: bool,
+    file: dict[str, Any] | None = None,
+    aside: int | None = None,
+) -> None:
+    """Things happen in a new world; then all comes to rest."""
+    world = World(
+        folder / "ledger", KeeperSettings(lease_s=5.0, plan_inline=2000 if aside is None else 0)
+    )
+    world.plan_steps = aside or 0
+    chance = random.Random(seed)
+    world.ray.turns = lambda: chance.randint(0, 4)
+    world.ray.lag_s = 0.3 if lag else 0.0
+    if seed % 2:
+        world.ray.prefers = lambda machine: machine[::-1]
+    for job in JOBS:
+        world.ray.job_up(job)
+    for process in PROCESSES:
+        world.ray.process_up(process)
+    try:
+        await world.begins(fake_machine("a", CPU=4), fake_machine("b", CPU=4))
+        if file is not None:
+            world.reconciler.admission.apply_queues(file, None, "ann", dry_run=False)
+        chronicle = Chronicle(world)
+        for happening in story:
+            await chronicle.happens(*happening)
+            assert not broken(world.cluster_state.ledger)
+            assert_nodes_within_bounds(world)
+            assert_plans_as_if_anew(world)
+        await chronicle.ends()
+    finally:
+        world.file.close()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fedpilot.fabric import Resources
 from fedpilot.fabric.core.places.groups import GroupId, group_id
-from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
-from fedpilot.fabric.core.routing.work import Work, WorkState
-from fedpilot.fabric.manager.routing.messages import Ask
+from fedpilot.fabric.core.records import ClusterId
+from fedpilot.fabric.core.routing.work import WorkState
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import STRICT_SPREAD, World, asks, nodes, story, two
+from reconciler_world import STRICT_SPREAD, World, asks, nodes, story, submits, two
 
 
 class TestWork:
@@ -98,29 +97,6 @@ class TestWork:
         assert world.states() == {"up": "active"}
         assert len(world.cluster_state.works) == 0
         assert not world.wrong()
-
-
-def submits(
-    world: World,
-    cluster: str,
-    id: str,
-    cpus: float,
-    owner: str = "",
-    inside: tuple[GroupId, int] | None = None,
-) -> Work:
-    """Work that was sent somewhere."""
-    ask = Ask(
-        id=WorkId(id),
-        cluster=ClusterId(cluster),
-        demand=Resources.of({"CPU": cpus}),
-        selector={},
-        owner=ProcessId(owner),
-        inside=inside,
-    )
-    found = world.reconciler.router.place(ask)
-    world.reconciler.admission.commit()
-    assert found is not None
-    return found
 
 
 class TestInside:

@@ -20,6 +20,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 
 from fedpilot.fabric.errors import (
+    CallUnavailable,
     FabricError,
     ManagerAway,
     ManagerGone,
@@ -43,6 +44,8 @@ class Manager:
     asked: list[str] = field(default_factory=list)
     raises: list[Exception] = field(default_factory=list)
     """What comes of the next calls instead of an answer."""
+    slow: bool = False
+    """Whether Ray has not answered where the manager listens until that is waited for."""
     _actor_id: bytes = b"id"
 
     def __getattr__(self, name: str) -> Any:
@@ -65,6 +68,8 @@ class _Method:
 
     def remote(self, *args: Any) -> Any:
         if self.name == "address":
+            if self.manager.raises and self.manager.slow:
+                return Failed([self.manager.raises.pop(0)])
             told = self.manager.address_told
             return Failed([told]) if isinstance(told, Exception) else told
         self.manager.asked.append(self.name)
@@ -91,10 +96,11 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
             raise error  # which refers to itself by this frame, as in Ray
         return asked
 
-    monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
+    made = Manager()
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: ([], refs) if made.slow else (refs, []))
     monkeypatch.setattr(ray, "get_runtime_context", lambda: Process)
     monkeypatch.setattr(ray, "get", get)
-    yield Manager()
+    yield made
     hang_up()
 
 
@@ -106,7 +112,8 @@ class Listening:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.gate = threading.Event()
-        self.port = Port({"stays": self.stays, "show": self.show, "fails": self.fails})
+        calls = {"stays": self.stays, "show": self.show, "fails": self.fails}
+        self.port = Port({**calls, "queues": self.queues})
         address = self.do(self.port.open(HOST))
         assert address is not None
         self.address = address
@@ -117,6 +124,9 @@ class Listening:
 
     async def show(self, *args: Any) -> Any:
         return ("over the line", *args)
+
+    async def queues(self) -> str:
+        return "the queues"
 
     async def fails(self, error: Exception) -> None:
         raise error
@@ -375,3 +385,69 @@ def test_a_manager_that_stays_dead_is_given_up_in_the_end(
     with pytest.raises(ManagerUnreachable):
         clusters.call("show", timeout_s=0.05)
     assert len(manager.asked) > 1
+
+
+def test_a_call_of_the_port_alone_waits_for_the_port(
+    manager: Manager, listening: Listening
+) -> None:
+    manager.slow = True
+    assert call(manager, "show", (), PATIENCE_S) == ("through Ray",)
+    assert call(manager, "queues", (), PATIENCE_S) == "the queues"
+    assert call(manager, "show", (), PATIENCE_S) == ("over the line",)
+    assert manager.asked == ["show"]
+
+
+def test_without_a_port_a_call_of_the_port_alone_is_refused(manager: Manager) -> None:
+    with pytest.raises(CallUnavailable, match=r"'queues': it has no port.*RAY_USE_TLS"):
+        call(manager, "queues", (), PATIENCE_S)
+    assert manager.asked == []
+
+
+def test_an_older_manager_has_no_such_call(manager: Manager, listening: Listening) -> None:
+    with pytest.raises(CallUnavailable, match=r"'apply_queues': its version .* is older"):
+        call(manager, "apply_queues", ({}, None, "alice", False), PATIENCE_S)
+    assert manager.asked == []
+
+
+def test_a_port_out_of_reach_cannot_take_a_call_of_its_own(
+    manager: Manager, listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(to: Any, timeout: float) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    for _ in range(2):
+        with pytest.raises(CallUnavailable, match="cannot be reached from this machine"):
+            call(manager, "queues", (), PATIENCE_S)
+
+
+def test_a_restarted_manager_is_asked_again_at_its_new_port(
+    manager: Manager, found: list[Manager], listening: Listening
+) -> None:
+    clusters = VirtualClusters()
+    assert clusters.queues() == "the queues"
+    listening.close()
+    again = Listening()
+    try:
+        manager.address_told = again.address
+        assert clusters.queues() == "the queues"
+    finally:
+        again.close()
+
+
+def test_the_successor_of_a_dead_manager_tells_its_port(
+    manager: Manager, found: list[Manager], listening: Listening
+) -> None:
+    clusters = VirtualClusters()
+    manager.slow, manager.raises = True, [ActorDiedError(), ActorDiedError()]
+    found.append(Manager(_actor_id=b"another", address_told=listening.address))
+    assert clusters.queues() == "the queues"
+
+
+def test_a_manager_that_does_not_say_where_it_listens_is_not_waited_for_longer(
+    manager: Manager, found: list[Manager]
+) -> None:
+    clusters = VirtualClusters()
+    manager.slow, manager.raises = True, [ActorUnavailableError("starts", None)] * 10_000
+    with pytest.raises(ManagerAway):
+        clusters.call("queues", timeout_s=0.05)

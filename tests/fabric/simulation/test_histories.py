@@ -30,7 +30,7 @@ from fedpilot.fabric.core.scheduling.records import (
 from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, SchedulingSnapshot
 from fedpilot.fabric.core.selectors import matches
 from fedpilot.fabric.simulation.case_schema import SettleCase, TimelineCase
-from fedpilot.fabric.simulation.facts import CaseFacts, settings_of
+from fedpilot.fabric.simulation.facts import CaseFacts
 from fedpilot.fabric.simulation.settling import timeline_case
 
 MOST_ROUNDS = 20
@@ -410,7 +410,7 @@ def test_facts_kept_up_to_date_decide_what_facts_built_from_scratch_decide(
     kept = CaseFacts(read)
     for workload in read.workloads:
         kept.submit(workload, 0.0)
-    chosen = settings_of(read)
+    chosen = kept.settings
     for round in range(4):
         snapshot = kept.facts.snapshot()
         scratch = _rebuilt(snapshot).snapshot()

@@ -30,6 +30,15 @@ def recovering_inside() -> Document:
     return document
 
 
+def losing_nodes() -> Document:
+    """One node leaves after a grace, one once it is idle."""
+    nodes = [vnode(f"vision/{n}", A, 1) for n in range(3)]
+    for node, at in zip(nodes[1:], (NOW + 8, None), strict=True):
+        why = {"claimant": "asr", "rule": "preempt-surplus", "reason": "surplus gives way"}
+        node["leaves"] = {"at": at, **why}
+    return {"machines": [machine(A, 4, 0)], "clusters": [held("vision", *nodes)]}
+
+
 STORIES = [
     pytest.param(
         "tabular",
@@ -49,8 +58,8 @@ STORIES = [
         "genomics",
         [],
         None,
-        ["Before it is tabular", "holds up all behind", "fedpilot cluster delete tabular"],
-        id="the second waits for the first",
+        ["Before it is tabular", "what does not fit is skipped", "What would help"],
+        id="the second does not wait for the first",
     ),
     pytest.param(
         "speech",
@@ -65,6 +74,16 @@ STORIES = [
         None,
         ["Tasks and actors in it: 1 running, 2 waiting for room; 1 CPU is idle"],
         id="an active one with work",
+    ),
+    pytest.param(
+        "vision",
+        [],
+        losing_nodes(),
+        [
+            "Its node vision/1 leaves for asr within 8 s: preempt-surplus, surplus gives way.",
+            "Its node vision/2 leaves for asr once it is idle",
+        ],
+        id="one that loses nodes",
     ),
     pytest.param("eval", [], None, ["ends with Ray's job 01000000"], id="one of a job"),
     pytest.param("default", [], None, ["outside all virtual clusters"], id="the rest of Ray"),

@@ -47,14 +47,25 @@ def dense_of(name: str, nodes: int, number: int, **options: Any) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("ring", {}), ("k_connected", {"degree": 4}), ("tree", {"branching": 3}), ("matching", {})],
+    ("name", "options", "steps"),
+    [
+        ("ring", {}, 0),
+        ("k_connected", {"degree": 4}, 0),
+        ("tree", {"branching": 3}, 0),
+        ("matching", {}, 0),
+        pytest.param("ring", {}, 3, id="gossip on a ring"),
+        pytest.param("tree", {"branching": 3}, 2, id="gossip on a tree"),
+    ],
 )
-def test_dpsgd_is_local_steps_and_then_the_neighbors_weighted_mean(
-    name: str, options: dict[str, Any], lab: Lab, tmp_path: Path
+def test_nodes_take_local_steps_and_then_their_neighbors_weighted_mean(
+    name: str, options: dict[str, Any], steps: int, lab: Lab, tmp_path: Path
 ) -> None:
+    """With dpsgd in each round; with gossip they train once, and mix `steps` times a round."""
     graph = {f"graph__{key}": value for key, value in options.items()}
-    keys = on_a_graph(name, **doubles(tmp_path), **graph)
+    if steps:
+        graph["graph__mixing_steps"] = steps
+    strategy = "gossip" if steps else "dpsgd"
+    keys = on_a_graph(name, strategy, **doubles(tmp_path), **graph, federation__rounds=5)
     with lab.federation(**keys) as federation:
         data = federation.loaded.inputs.data
         first = federation.loaded.inputs.initial
@@ -64,8 +75,8 @@ def test_dpsgd_is_local_steps_and_then_the_neighbors_weighted_mean(
         torch.tensor(np.stack([first[key]] * count), requires_grad=True)
         for key in ("0.weight", "0.bias")
     )
-    for number in range(1, ROUNDS + 1):
-        for client in range(count):
+    for number in range(1, 6):
+        for client in range(count if number == 1 or not steps else 0):
             rows = data.partition.indices(client)
             x, y = torch.tensor(data.x[rows]), torch.tensor(data.y[rows])
             for _ in range(2):
@@ -76,9 +87,10 @@ def test_dpsgd_is_local_steps_and_then_the_neighbors_weighted_mean(
                     b -= 0.5 * slopes[1]
         mixing = torch.tensor(dense_of(name, count, number, **options))
         with torch.no_grad():
-            w[...] = (mixing @ w.reshape(count, -1)).reshape(w.shape)
-            b[...] = mixing @ b
-    nodes = nodes_of(lab.runs / "r", clients=count)
+            for _ in range(steps or 1):
+                w[...] = (mixing @ w.reshape(count, -1)).reshape(w.shape)
+                b[...] = mixing @ b
+    nodes = nodes_of(lab.runs / "r", after=5, clients=count)
     assert np.abs(nodes["0.weight"] - w.detach().numpy()).max() < 1e-6
     assert np.abs(nodes["0.bias"] - b.detach().numpy()).max() < 1e-6
     mean = w.detach().numpy().mean(axis=0)

@@ -358,3 +358,15 @@ def test_a_command_that_a_site_has_ended_ends_here_by_a_code_that_commands_have(
 def test_escapes_in_a_sites_answer_do_not_reach_the_terminal(served: Served) -> None:
     served.service.at_site = lambda site, arguments: pb.RunAtSiteReply(out="a\tb\x1b[2J\n")
     assert invoke(served, "cluster", "list", "--site", "paris").stdout == "a\tb?[2J\n"
+
+
+def test_a_file_of_queues_goes_to_a_site_as_its_content(served: Served, tmp_path: Path) -> None:
+    served.service.at_site = answer
+    file = tmp_path / "queues.yaml"
+    file.write_text("projects:\n  - {name: vision, quota: {default: {CPU: 4}}}\n")
+    done = invoke(served, "queue", "apply", str(file), "--revision", "2", "--site", "paris")
+    *words, document = json.loads(done.stdout)["arguments"]
+    assert words == ["queue", "apply", "--revision", "2", "--declaration"]
+    assert json.loads(document)["projects"] == [
+        {"name": "vision", "quota": {"default": {"CPU": 4.0}}}
+    ]

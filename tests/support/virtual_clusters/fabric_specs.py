@@ -37,10 +37,19 @@ nodes = st.builds(
     parent_node_selector=st.dictionaries(words, conditions, max_size=2),
     labels=labels,
 )
+policies = st.sampled_from(SchedulingPolicy)
 groups = st.builds(
     FixedSizeNodes,
     nodes=st.lists(nodes, min_size=1, max_size=3).map(tuple),
-    scheduling_policy=st.sampled_from(SchedulingPolicy),
+    scheduling_policy=policies,
+) | st.builds(
+    lambda node, least, more, policy: FixedSizeNodes(
+        nodes=(node,) * least, scheduling_policy=policy, max_nodes=least + more
+    ),
+    nodes,
+    st.integers(1, 3),
+    st.integers(0, 5),
+    policies,
 )
 
 

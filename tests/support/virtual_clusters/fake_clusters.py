@@ -1,4 +1,4 @@
-"""A manager of virtual clusters without Ray, and `fedpilot cluster` asked of it."""
+"""A manager of virtual clusters without Ray, and commands asked of it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class FakeClusters(VirtualClusters):
         self.events: list[Document] = []
         self.forgot: list[str] = []
         self.fails: FabricError | None = None
+        self.queued: Document = {}
+        """The document of the queues."""
+        self.samples: list[Document] = []
+        self.applied: list[tuple[Mapping[str, Any], int | None, bool]] = []
 
     def create(self, name: str, spec: VirtualCluster, **options: Any) -> Mapping[str, Any]:
         if self.fails is not None:
@@ -65,6 +69,29 @@ class FakeClusters(VirtualClusters):
     def snapshot(self) -> Mapping[str, Any]:
         return self.document
 
+    def queues(self) -> Mapping[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        return self.queued
+
+    def queue_samples(self) -> Sequence[Mapping[str, Any]]:
+        return self.samples
+
+    def apply_queues(
+        self, document: Mapping[str, Any], *, revision: int | None = None, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        self.applied.append((document, revision, dry_run))
+        return {
+            "revision": self.queued["revision"] + (not dry_run),
+            "would": {
+                "starts": {"asr": "in-quota: 4 of 4 GPU"},
+                "stops": [{"id": "train-3", "claimant": "asr", "reason": "reclaim-quota: above"}],
+                "waits": {"train-4": "no-room: no machine has 2 GPU free"},
+            },
+        }
+
     def history(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(self.events)
 
@@ -78,6 +105,13 @@ def opening(clusters: VirtualClusters) -> Callable[..., AbstractContextManager[V
 
 
 def invoke(clusters: VirtualClusters | None, *arguments: str, stdin: str | None = None) -> Result:
+    """Run `fedpilot cluster`."""
+    return run(clusters, "cluster", *arguments, stdin=stdin)
+
+
+def run(clusters: VirtualClusters | None, *words: str, stdin: str | None = None) -> Result:
+    """Run `fedpilot`; without virtual clusters, no Ray is there."""
+
     def refused(
         address: str, auth_mode: str | None, timeout_s: float
     ) -> AbstractContextManager[VirtualClusters]:
@@ -85,4 +119,4 @@ def invoke(clusters: VirtualClusters | None, *arguments: str, stdin: str | None 
 
     obj = refused if clusters is None else opening(clusters)
     runner = CliRunner()
-    return runner.invoke(main, ["cluster", *arguments], input=stdin, obj=obj)
+    return runner.invoke(main, list(words), input=stdin, obj=obj)

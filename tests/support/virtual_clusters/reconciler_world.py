@@ -15,12 +15,14 @@ from fedpilot.fabric.core.cluster_state import ClusterState, Entry, JobId
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.places.request import Request
-from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId
+from fedpilot.fabric.core.records import DEFAULT, ROOT, BundleGroup, ClusterId, ProcessId, WorkId
 from fedpilot.fabric.core.resources import UNIT
 from fedpilot.fabric.core.routing.work import Work
+from fedpilot.fabric.core.scheduling.records import SchedulingPlan
 from fedpilot.fabric.core.selectors import In
 from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.manager.reconciler import Reconciler
+from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
 from fedpilot.fabric.testing.fake_gcs import FakeRay
@@ -47,6 +49,7 @@ class World:
     path: Path
     settings: KeeperSettings = field(default_factory=KeeperSettings)
     clock: ManualClock = field(default_factory=lambda: ManualClock(1000.0))
+    plan_steps: int = 0
     told: list[tuple[str, str, str]] = field(default_factory=list)
     """What reconcilers that are dead have told."""
 
@@ -64,7 +67,14 @@ class World:
             clock=self.clock,
             new_id=lambda _: GroupId(f"g{next(self.ids)}"),
             settings=self.settings,
+            aside=self.aside,
         )
+
+    async def aside(self, plan: Callable[[], SchedulingPlan]) -> SchedulingPlan:
+        """A plan is made in as many steps of the loop as `plan_steps` says."""
+        found = plan()
+        await steps(self.plan_steps)
+        return found
 
     async def begins(self, *machines: Machine) -> None:
         self.ray.machine_up(*machines)
@@ -195,6 +205,11 @@ def nodes(*amounts: float, policy: SchedulingPolicy = PACK, **selector: str) -> 
     return BundleGroup(bundles=bundles, policy=policy)
 
 
+def up_to(most: int, group: BundleGroup) -> BundleGroup:
+    """A group that may have so many nodes."""
+    return replace(group, most=most)
+
+
 def asks(
     name: str,
     *groups: BundleGroup,
@@ -224,6 +239,29 @@ def asks(
         group=None if group is None else GroupId(group),
         asked_at=1000.0,
     )
+
+
+def submits(
+    world: World,
+    cluster: str,
+    id: str,
+    cpus: float,
+    owner: str = "",
+    inside: tuple[GroupId, int] | None = None,
+) -> Work:
+    """Work that was sent somewhere."""
+    ask = Ask(
+        id=WorkId(id),
+        cluster=ClusterId(cluster),
+        demand=Resources.of({"CPU": cpus}),
+        selector={},
+        owner=ProcessId(owner),
+        inside=inside,
+    )
+    found = world.reconciler.router.place(ask)
+    world.reconciler.admission.commit()
+    assert found is not None
+    return found
 
 
 async def answer_of(task: asyncio.Future[Answer]) -> Answer:

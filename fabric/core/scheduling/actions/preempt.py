@@ -40,12 +40,13 @@ class _FromOwnQueue(Supply):
         workloads = [
             each
             for each in self.trial.running(claimant.queue)
-            if each.preemptible and each.id not in new
+            if (each.preemptible or each.surplus_yields) and each.id not in new
         ]
         whole = frozenset(
             each.id
             for each in workloads
-            if each.priority < claimant.priority
+            if each.preemptible
+            and each.priority < claimant.priority
             and (each.started_s is None or now - each.started_s >= least)
         )
         return units_of(workloads, whole=whole)
@@ -58,7 +59,7 @@ class _FromOwnQueue(Supply):
 
     def reason(self, queue: QueueIndex, unit: Unit, amounts: Amounts) -> Reason | None:
         victim = self.trial.workload(unit.workload)
-        if victim.priority < self.claim.workload.priority:
+        if victim.preemptible and victim.priority < self.claim.workload.priority:
             text = f"priority {victim.priority} gives way to {self.claim.workload.priority}"
             return Reason(Rule.PREEMPT_PRIORITY, text)
         text = f"surplus gives way to the minimum of {self.claim.workload.id}"

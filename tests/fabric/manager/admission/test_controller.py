@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fedpilot.fabric import Resources
-from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId
 from fedpilot.fabric.errors import NoSuchCluster, NotInTime, NotYours
 from fedpilot.fabric.manager import status
-from fedpilot.fabric.manager.settings import KeeperSettings
 from reconciler_world import World, answer_of, asks, nodes, story, two
 
 
@@ -24,29 +21,33 @@ def up_total(world: World) -> Resources:
 
 class TestTheQueue:
     @story
-    async def test_who_asked_first_is_first_and_everybody_knows_why_they_wait(
+    async def test_who_does_not_fit_is_skipped_and_everybody_knows_why_they_wait(
         self, world: World
     ) -> None:
         await world.begins(*two())
-        await world.create(asks("one", nodes(3, 3)), asks("two", nodes(2)), asks("three", nodes(1)))
-        assert [world.state(name) for name in ("two", "three")] == ["waiting", "waiting"]
-        assert [
-            world.reconciler.statuses.position(ClusterId(n)) for n in ("one", "two", "three")
-        ] == [
+        await world.create(
+            asks("one", nodes(3, 3)),
+            asks("two", nodes(2)),
+            asks("three", nodes(2)),
+            asks("four", nodes(1)),
+        )
+        position = world.reconciler.statuses.position
+        assert [position(ClusterId(n)) for n in ("one", "two", "three", "four")] == [
             None,
             1,
             2,
+            None,
         ]
         assert "2 CPU" in world.reason("two")
-        assert world.reason("three") == "two is before it"
-        assert await world.delete("two") == ("two",)
         await world.passes()
-        assert world.state("three") == "active"
+        assert world.state("four") == "active"
+        assert await world.delete("one") == ("one",)
+        await world.passes()
+        assert world.states() == dict.fromkeys(("two", "three", "four"), "active")
         assert not world.wrong()
 
     @story
-    async def test_with_priorities_the_higher_goes_first(self, tmp_path: Path) -> None:
-        world = World(tmp_path / "ledger", KeeperSettings(policy=QueuePolicy.PRIORITY))
+    async def test_the_higher_priority_goes_first(self, world: World) -> None:
         await world.begins(*two())
         await world.create(
             asks("all", nodes(4, 4)),
@@ -57,7 +58,6 @@ class TestTheQueue:
         await world.delete("all")
         await world.passes()
         assert world.states() == {"low": "waiting", "high": "active"}
-        world.file.close()
 
     @story
     async def test_a_deadline_ends_the_wait(self, world: World) -> None:

@@ -132,7 +132,7 @@ def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) 
     state = file.load()
     state.add(Entry(request=replace(ONE, id=ClusterId("three"))))
     file.save(state)
-    state.admit(ClusterId("two"))
+    state.admit(ClusterId("two"), 0.0)
     file.save(state)
     assert list(LedgerFile(path).load().entries) == ["one", "two", "three"]
 

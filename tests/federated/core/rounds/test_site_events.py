@@ -29,6 +29,9 @@ HONEST = {
     "workers_starting": STARTING,
     "worker_ready": READY,
     "worker_lost": LOST,
+    "gang_notice": {"site": "a", "seconds": 9.5, "reason": "for other: reclaim-quota"},
+    "gang_preempted": {"site": "a", "reason": "for other"},
+    "gang_regained": {"site": "a", "workers": 2},
     "clients_done": DONE,
     "clients_printed": PRINTED,
 }

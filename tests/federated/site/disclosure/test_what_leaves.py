@@ -54,6 +54,9 @@ LEAVES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "states_taken": {"problem": str},
     "nodes_evaluated": {},
     "worker_ready": {"site": str, "worker": int, "pid": int, "host": str},
+    "gang_notice": {"site": str, "seconds": float, "reason": str},
+    "gang_preempted": {"site": str, "reason": str},
+    "gang_regained": {"site": str, "workers": int},
     "worker_lost": {"site": str, "worker": int, "reason": str, "held": int},
     "clients_done": {"round": int, "done": int, "of": int, "part": str},
 }  # fmt: skip

@@ -66,6 +66,8 @@ def test_any_other_change_is_an_admins_act(change: str) -> None:
     [
         pytest.param(["cluster", "tree", "--json"], Act.LOOK_AT_SITE, id="looking at clusters"),
         pytest.param(["job", "logs", "01"], Act.LOOK_AT_SITE, id="looking at a job"),
+        pytest.param(["queue", "list"], Act.LOOK_AT_SITE, id="looking at queues"),
+        pytest.param(["queue", "apply", "--dry-run"], Act.RUN_AT_SITE, id="applying queues"),
         pytest.param(["job", "explain", "01"], Act.LOOK_AT_SITE, id="asking why a job waits"),
         pytest.param(["cluster", "delete", "a"], Act.RUN_AT_SITE, id="ending a cluster"),
         pytest.param(["job", "submit", "--", "sh"], Act.RUN_AT_SITE, id="running what one likes"),

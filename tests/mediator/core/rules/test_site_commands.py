@@ -31,6 +31,15 @@ SUBMIT = ("job", "submit", "--no-wait")
             for name in sorted(OWN_MEDIATOR)
         ),
         pytest.param(
+            ("queue", "apply", "--revision", "3", "queues.yaml"),
+            "say --declaration with the queues, not 'queues.yaml'",
+            id="a file of queues",
+        ),
+        pytest.param(
+            ("queue", "history", "--picture", "x.png"), "leave out --picture", id="a picture"
+        ),
+        pytest.param(("queue", "snapshot", "-o", "x"), "leave out -o", id="a file to write"),
+        pytest.param(
             (*SUBMIT, "--id", "--", "--address", "x:1", "--", "python"),
             "--id needs a value, and -- is none",
             id="dashes that are an option's value end nothing",
@@ -65,11 +74,15 @@ def test_what_a_site_does_not_take(arguments: tuple[str, ...], said: str) -> Non
         pytest.param((*SUBMIT, "--", "python", "a.py", "--site", "x"), id="what is not ours"),
         pytest.param((*SUBMIT, "--id=x", "--", "a", "--profile"), id="after an option with ="),
         pytest.param((*SUBMIT, "--id", "x", "--", "a", "--spec"), id="after an option's value"),
+        pytest.param((*SUBMIT, "--no-preemptible", "--", "a"), id="after an option without one"),
         pytest.param((*SUBMIT, "--working-dir", "s3://b/a.zip", "--", "x"), id="an archive"),
         pytest.param(
             (*SUBMIT, "--runtime-env", json.dumps({"pip": ["einops"]}), "--", "x"), id="packages"
         ),
         pytest.param((*SUBMIT, "--runtime-env", "{", "--", "x"), id="what the command refuses"),
+        pytest.param(
+            ("queue", "apply", "--dry-run", "--declaration", "{}", "--revision=3"), id="queues"
+        ),
         pytest.param((), id="nothing"),
     ],
 )
@@ -86,7 +99,9 @@ def options() -> Iterator[click.Option]:
 
 
 def test_the_options_without_a_value_are_known() -> None:
-    flags = {name for each in options() if each.is_flag for name in each.opts}
+    flags = {
+        name for each in options() if each.is_flag for name in (*each.opts, *each.secondary_opts)
+    }
     valued = {name for each in options() if not each.is_flag for name in each.opts}
     assert flags == FLAGS - {"--help"}
     assert not valued & FLAGS
@@ -113,7 +128,19 @@ def test_a_wait_that_does_not_fit_is_refused(wait: str, refused: bool) -> None:
 
 @pytest.mark.parametrize(
     ("there", "here"),
-    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (130, 130), (124, 4), (137, 1), (143, 1), (5, 1)],
+    [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (75, 75),
+        (130, 130),
+        (124, 4),
+        (137, 1),
+        (143, 1),
+        (5, 1),
+    ],
 )
 def test_exit_codes_are_those_that_commands_have(there: int, here: int) -> None:
     assert exit_code_here(there) == here

@@ -13,21 +13,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
-from .core.places.placement import GPU
-from .core.places.request import Request
-from .core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
-from .core.resources import UNIT, Resources
-from .core.selectors import Condition, check_label, check_value, describe, parse
-from .errors import SpecError
+from ..core.places.placement import GPU
+from ..core.places.request import Request
+from ..core.records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
+from ..core.resources import UNIT, Resources
+from ..core.selectors import Condition, check_label, check_value, describe, parse
+from ..errors import SpecError
 
 if TYPE_CHECKING:
-    from .inside.introspection import VirtualClusterInfo
+    from ..inside.introspection import VirtualClusterInfo
 
-__all__ = ["FixedSizeNode", "FixedSizeNodes", "SchedulingPolicy", "VirtualCluster"]
+__all__ = [
+    "FixedSizeNode",
+    "FixedSizeNodes",
+    "QueueOptions",
+    "SchedulingPolicy",
+    "VirtualCluster",
+]
 
 entrance: Callable[[], Any] | None = None
 """Returns the module with `enter` and `leave`, for `with`. The package sets it, to keep Ray out."""
@@ -36,9 +42,27 @@ OURS = "ray.io/"
 """The prefix of labels that Ray and the fabric set."""
 
 ACTORS, MOST_ACTORS = "max_actors_without_resources", 2**31 - 1
+MOST_NODES = 100_000
+"""The most nodes of a group."""
+MAX_NODES = "max_nodes"
 
 MEMORY = "memory"
 """The suffix of resource names that are counted in bytes."""
+
+
+class QueueOptions(TypedDict, total=False):
+    """How a virtual cluster waits for its places; all but `priority` only at the root."""
+
+    priority: int
+    """Higher ones are served first, within a project; it does not decide preemptibility."""
+    project: str
+    """The project in whose queue it waits; by default `default`."""
+    pool: str
+    """The node pool that it runs in; by default the first one that its project may use."""
+    priority_class: str
+    """A class of the file of queues; by default `train`."""
+    preemptible: bool | None
+    """Whether it may be stopped for others; None: what its priority class says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +123,10 @@ class FixedSizeNodes:
     nodes: Sequence[FixedSizeNode]
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.PACK
     """How they are placed on machines, or on the vnodes of the parent."""
+    max_nodes: int | None = None
+    """How many nodes it may have. `nodes` are its minimum; more nodes like them are added while
+    resources are free, and leave for others first. All nodes must be equal. This is not in the
+    proposal; None: never more than `nodes`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -112,18 +140,41 @@ class FixedSizeNodes:
                 f"scheduling_policy: wanted one of {allowed}, found {self.scheduling_policy!r}"
             ) from None
         object.__setattr__(self, "scheduling_policy", policy)
+        self._check_most()
+
+    def _check_most(self) -> None:
+        most, least = self.max_nodes, len(self.nodes)
+        if most is None:
+            return
+        if type(most) is not int or not least <= most <= MOST_NODES:
+            raise SpecError(
+                f"{MAX_NODES}: wanted a whole number from {least}, the number of nodes given, to "
+                f"{MOST_NODES}, found {most!r}"
+            )
+        if any(node != self.nodes[0] for node in self.nodes):
+            raise SpecError(
+                f"{MAX_NODES}: wanted equal nodes, since those above the minimum are copies of them"
+            )
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may have more nodes than its minimum."""
+        return self.max_nodes is not None and self.max_nodes > len(self.nodes)
 
     def group(self) -> BundleGroup:
         made = {id(node): node.bundle() for node in self.nodes}  # a repeated node is made once
         return BundleGroup(
-            bundles=tuple(made[id(node)] for node in self.nodes), policy=self.scheduling_policy
+            bundles=tuple(made[id(node)] for node in self.nodes),
+            policy=self.scheduling_policy,
+            most=self.max_nodes,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The document."""
         made = {id(node): node.to_dict() for node in self.nodes}
         nodes = [made[id(node)] for node in self.nodes]
-        return {"nodes": nodes, "scheduling_policy": str(self.scheduling_policy)}
+        most = {} if self.max_nodes is None else {MAX_NODES: self.max_nodes}
+        return {"nodes": nodes, "scheduling_policy": str(self.scheduling_policy), **most}
 
     def __str__(self) -> str:
         counts = Counter(
@@ -134,7 +185,8 @@ class FixedSizeNodes:
         nodes = " and ".join(
             f"{count} node{'s' if count > 1 else ''} of {what}" for what, count in counts.items()
         )
-        return f"{nodes} ({self.scheduling_policy})"
+        most = f", at most {self.max_nodes}" if self.elastic else ""
+        return f"{nodes}{most} ({self.scheduling_policy})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +237,11 @@ class VirtualCluster:
         return bool(self.flex_resource_min or self.flex_resource_max or not self.fixed_size_nodes)
 
     @property
+    def elastic(self) -> bool:
+        """Whether it may have more fixed-size nodes than its minimum."""
+        return any(group.elastic for group in self.node_groups)
+
+    @property
     def least(self) -> Resources:
         """`flex_resource_min`, exact."""
         return Resources.of(self.flex_resource_min)
@@ -198,6 +255,8 @@ class VirtualCluster:
             )
         if not self.fixed_size_nodes:
             raise SpecError("fixed_size_nodes: wanted at least one node, found none")
+        if self.elastic:
+            raise SpecError(f"a gang keeps its number of nodes: leave out {MAX_NODES}")
         return tuple(nodes.group() for nodes in self.node_groups)
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,12 +290,30 @@ class VirtualCluster:
         parent: ClusterId = ROOT,
         priority: int = 0,
         deadline: float | None = None,
+        project: str = "",
+        pool: str = "",
+        priority_class: str = "",
+        preemptible: bool | None = None,
     ) -> Request:
-        """The request to the manager, under a name. SpecError for an invalid name."""
+        """The request to the manager, under a name; see `QueueOptions`.
+
+        SpecError for an invalid name, and for a project, pool, class or preemptibility of its own
+        inside another virtual cluster, whose own ones decide; and there for groups that may grow.
+        """
         if not name or "/" in name or "@" in name or ":" in name:
             raise SpecError(f"name: wanted text without '/', '@' and ':', found {name!r}")
         with located("name"):
             check_value(name)
+        if parent != ROOT and (project or pool or priority_class or preemptible is not None):
+            raise SpecError(
+                "project, pool, priority_class, preemptible: wanted none of them inside virtual "
+                f"cluster {parent!r}, which has its own"
+            )
+        if parent != ROOT and self.elastic:
+            raise SpecError(
+                f"{MAX_NODES}: wanted no more than the given nodes inside virtual cluster "
+                f"{parent!r}; only virtual clusters right below the Ray cluster grow"
+            )
         groups = self.node_groups
         return Request(
             id=ClusterId(name),
@@ -248,6 +325,10 @@ class VirtualCluster:
             flexible=self.flexible,
             priority=priority,
             deadline=deadline,
+            project=project,
+            pool=pool,
+            priority_class=priority_class,
+            preemptible=preemptible,
         )
 
     def __enter__(self) -> VirtualClusterInfo:
@@ -283,14 +364,17 @@ class VirtualCluster:
 
 
 def _read_group(at: str, document: object) -> FixedSizeNodes:
-    if isinstance(document, Mapping) and not {"nodes", "scheduling_policy"} & document.keys():
+    keys = ("nodes", "scheduling_policy", MAX_NODES)
+    if isinstance(document, Mapping) and not {*keys} & document.keys():
         return FixedSizeNodes(nodes=(_read_node(at, document),))
-    given = _mapping(at, document, ("nodes", "scheduling_policy"))
+    given = _mapping(at, document, keys)
     nodes = _list(f"{at}.nodes", given.get("nodes", []))
     read = tuple(_read_node(f"{at}.nodes[{i}]", node) for i, node in enumerate(nodes))
     with located(at, "."):
         return FixedSizeNodes(
-            nodes=read, scheduling_policy=given.get("scheduling_policy", SchedulingPolicy.PACK)
+            nodes=read,
+            scheduling_policy=given.get("scheduling_policy", SchedulingPolicy.PACK),
+            max_nodes=given.get(MAX_NODES),
         )
 
 

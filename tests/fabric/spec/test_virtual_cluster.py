@@ -21,8 +21,12 @@ from fedpilot.fabric import (
     SpecError,
     VirtualCluster,
 )
+from fedpilot.fabric.core.records import ClusterId
+from fedpilot.fabric.spec import QueueOptions
 
 CPU = FixedSizeNode(resources={"CPU": 1})
+UP_TO_4 = FixedSizeNodes(nodes=(CPU, CPU), max_nodes=4)
+TEAM = ClusterId("team")
 
 
 @pytest.mark.parametrize(
@@ -87,11 +91,53 @@ CPU = FixedSizeNode(resources={"CPU": 1})
             "a gang takes fixed-size nodes only",
             id="flexible maximum",
         ),
+        pytest.param(
+            lambda: FixedSizeNodes(nodes=(CPU, CPU), max_nodes=1),
+            "max_nodes: wanted a whole number from 2, the number of nodes given, to 100000, "
+            "found 1",
+            id="the most nodes are not fewer than the least",
+        ),
+        pytest.param(
+            lambda: FixedSizeNodes(nodes=(CPU,), max_nodes=2.0),  # type: ignore[arg-type]
+            "max_nodes: wanted a whole number from 1, .* found 2.0",
+            id="nodes are counted",
+        ),
+        pytest.param(
+            lambda: FixedSizeNodes(nodes=(CPU, FixedSizeNode(resources={"CPU": 2})), max_nodes=3),
+            "max_nodes: wanted equal nodes",
+            id="more nodes of what kind",
+        ),
+        pytest.param(
+            lambda: VirtualCluster(fixed_size_nodes=(UP_TO_4,)).groups(),
+            "a gang keeps its number of nodes",
+            id="a gang does not grow",
+        ),
+        pytest.param(
+            lambda: VirtualCluster(fixed_size_nodes=(UP_TO_4,)).request("a", parent=TEAM),
+            "max_nodes: wanted no more than the given nodes inside virtual cluster 'team'",
+            id="nothing grows inside another virtual cluster",
+        ),
     ],
 )
 def test_refusals(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         make()
+
+
+QUEUES: list[QueueOptions] = [
+    {"project": "vision"},
+    {"pool": "gpus"},
+    {"priority_class": "build"},
+    {"preemptible": False},
+]
+
+
+@pytest.mark.parametrize("queue", QUEUES, ids=str)
+def test_only_the_root_has_queues(queue: QueueOptions) -> None:
+    request = VirtualCluster().request("a", **queue)
+    assert {name: getattr(request, name) for name in queue} == queue
+    with pytest.raises(SpecError, match="none of them inside virtual cluster 'team'"):
+        VirtualCluster().request("a", parent=ClusterId("team"), priority=1, **queue)
 
 
 def test_a_spec_reads_well() -> None:
@@ -105,6 +151,15 @@ def test_a_spec_reads_well() -> None:
     assert str(VirtualCluster(fixed_size_nodes=(nodes,))) == (
         "2 nodes of 1 CPU and 1 node of 1 GPU where zone=!z1 (STRICT_SPREAD)"
     )
+
+
+def test_what_may_grow_reads_well_and_asks_for_its_minimum() -> None:
+    spec = VirtualCluster(fixed_size_nodes=(UP_TO_4,))
+    assert str(spec) == "2 nodes of 1 CPU, at most 4 (PACK)"
+    request = spec.request("a")
+    assert (request.minimum, request.most, request.needs.to_ray()) == (2, 4, {"CPU": 2})
+    as_many = VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=(CPU, CPU), max_nodes=2),))
+    assert not as_many.request("a", parent=TEAM).elastic
 
 
 def test_a_spec_may_be_written_as_in_the_proposal() -> None:
@@ -179,6 +234,14 @@ def test_documents_say_all_of_a_spec(spec: VirtualCluster) -> None:
         (
             {"fixed_size_nodes": [{"resources": {"CPU": 1}, "parent_node_selector": {"a": 3}}]},
             r"fixed_size_nodes\[0\].parent_node_selector.a: wanted a condition .*found 3",
+        ),
+        (
+            {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}], "max_nodes": "3"}]},
+            r"fixed_size_nodes\[0\].max_nodes: wanted a whole number from 1, .*found '3'",
+        ),
+        (
+            {"fixed_size_nodes": [{"resources": {"CPU": 1}, "max_nodes": 3}]},
+            r"fixed_size_nodes\[0\]: unknown key 'resources', allowed are nodes, ",
         ),
         (
             {"fixed_size_nodes": [{"resources": {"CPU": 1}, "labels": {"a": 3}}]},

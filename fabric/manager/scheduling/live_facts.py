@@ -1,0 +1,273 @@
+"""LiveFacts: the manager's state as the scheduler's facts, kept up to date by what changed.
+
+They show the cluster as it will be once all notices are carried out: a virtual cluster under notice
+is not in them, and one that is promised places runs on them. So no plan decides a second time what
+another one has decided. What is borrowed and idle counts as free, and what is borrowed and in use
+lessens its machine, as work outside of all virtual clusters does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ...core.cluster_state import ClusterState, Entry
+from ...core.ledger import Ledger
+from ...core.places.gpus import free_gpus
+from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
+from ...core.resources import UNIT, Resources
+from ...core.scheduling.records import MachineIndex, Settings, Workload, WorkloadId
+from ...core.scheduling.snapshot import Array, Facts, MachineSpec, Scale, SchedulingSnapshot
+from ...spec.queue_table import QueueTable
+from ...spec.queues import DEFAULT_POOL, DEFAULT_PROJECT
+from .asked import Asked, asked_anew, asked_by, asks_for_share, down
+from .queue_book import AppliedQueues
+
+ALWAYS = ("CPU", "GPU", "memory")
+"""The resources that a plan counts even if nothing asks for them."""
+PRIORITIES = 1 << 40
+"""A place in line is by `--priority`, then by age: more than any number of requests."""
+
+
+class LiveFacts:
+    """The facts of one Ray cluster under one file of queues."""
+
+    def __init__(self, state: ClusterState, queues: AppliedQueues) -> None:
+        self._state = state
+        self.queues = queues
+        self._changed: set[ClusterId] | None = None
+        """The virtual clusters to look at again; None: all there is."""
+        self._ages: dict[ClusterId, tuple[float, int]] = {}
+        """When each was asked for, and its number in the order of the requests."""
+        self._numbers = itertools.count(1)
+        self._facts: Facts
+        self._scale: Scale
+        self._table: QueueTable
+        self._index: dict[MachineId, MachineIndex] = {}
+        self._outside: dict[MachineId, Resources] = {}
+        self._resting: frozenset[ClusterId] = frozenset()
+        self._expected: frozenset[ClusterId] = frozenset()
+        self._shares = False
+        """Whether some ask for a share of a GPU, so that each GPU is counted by itself."""
+        self.asked: dict[ClusterId, Asked] = {}
+        self.machines: tuple[MachineId, ...] = ()
+        """By machine index."""
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the file."""
+        return self._table.settings
+
+    @property
+    def table(self) -> QueueTable:
+        """The queues, by their index."""
+        return self._table
+
+    def look(self) -> bool:
+        """Note what has changed since the state was last saved; whether anything has."""
+        pending, entries = self._state.ledger.pending, self._state.changed_entries
+        if pending.machines:
+            self._changed = None
+        if self._changed is not None:
+            self._changed |= entries
+            self._changed |= pending.clusters
+            self._changed.update(_cluster_of(id) for id in pending.vnodes)
+        return bool(pending.machines or pending.clusters or pending.vnodes or entries)
+
+    def refresh(
+        self,
+        now: float,
+        *,
+        resting: Collection[ClusterId] = (),
+        stale_since: Mapping[ClusterId, float] = {},
+        expected: Mapping[ClusterId, Sequence[VNode]] = {},
+        stuck: Container[VNodeId] = (),
+    ) -> Facts:
+        """The facts as they are now.
+
+        `resting` may not try again yet; `stale_since` says since when some lack nodes, and
+        `expected` which of these will be where, since Ray itself finds machines for them. The idle
+        loans of `stuck` vnodes could not be returned.
+        """
+        self.look()
+        ledger, entries = self._state.ledger, self._state.entries
+        outside = _outside(ledger, stuck)
+        if self._changed is None or self._outgrown(self._changed):
+            self._begin(outside)
+            changed: Iterable[ClusterId] = [*entries]
+        else:
+            some = (self._resting, resting, stale_since, self._expected, expected)
+            changed = [*self._changed, *itertools.chain.from_iterable(some)]
+            self._set_outside(outside)
+        self._changed = set()
+        self._resting, self._expected = frozenset(resting), frozenset(expected)
+        for id in dict.fromkeys(changed):
+            if WorkloadId(id) in self._facts.workloads:
+                self._facts.remove(WorkloadId(id))
+            self.asked.pop(id, None)
+            entry = entries.get(id)
+            if entry is None:
+                self._ages.pop(id, None)
+                continue
+            self._age(entry)
+            if self._counts(entry, resting):
+                self._add(entry, expected.get(id, ()), stale_since.get(id, now))
+        return self._facts
+
+    def unchanged(
+        self, since: Mapping[ClusterId, Asked], machines: Sequence[MachineId]
+    ) -> Callable[[ClusterId], bool]:
+        """Whether a virtual cluster is as it was when `asked` and `machines` were so."""
+        self.look()
+        changed = self._changed
+        if changed is None or self.machines is not machines:  # machines have come or gone
+            return lambda _: False
+        return lambda id: id not in changed and self.asked.get(id) is since.get(id)
+
+    def snapshot(self, fragmented: Collection[MachineId] = ()) -> SchedulingSnapshot:
+        """The facts, as of the last refresh; Ray has refused shares of GPUs on some machines."""
+        found = self._facts.snapshot()
+        known = [id for id in fragmented if id in self._index]
+        if found.devices is None or not known:
+            return found
+        devices: Array = found.devices.copy()
+        for machine, gpus in free_gpus(self._state.ledger, known, fragmented).items():
+            row = self._index[MachineId(machine)]
+            devices[row] = 0
+            devices[row, : len(gpus)] = sorted(gpus, reverse=True)
+        return replace(found, devices=devices)
+
+    def _counts(self, entry: Entry, resting: Collection[ClusterId]) -> bool:
+        """Whether a virtual cluster is in the facts."""
+        if entry.request.parent != ROOT or entry.leaves is not None:
+            return False
+        idle = entry.waiting and not entry.promised
+        return not (idle and entry.request.id in resting)
+
+    def anew(self, entry: Entry) -> Workload:
+        """A virtual cluster under notice as it will wait once it has left."""
+        request = entry.request
+        return self._workload(entry, asked_anew(request.groups, request.least, self._scale))
+
+    def _add(self, entry: Entry, expected: Sequence[VNode], stale: float) -> None:
+        asked = asked_by(
+            entry,
+            expected,
+            self._state.ledger,
+            self._scale,
+            self._index,
+            grows=not entry.waiting and entry.request.id not in self._resting,
+        )
+        self.asked[entry.request.id] = asked
+        found, since = self._workload(entry, asked), entry.since or entry.asked_at
+        if not (asked.gang.size or asked.members):
+            return
+        if asked.members:
+            found = found.started(asked.members, since)
+            if found.stale_since_s is not None:
+                found = replace(found, stale_since_s=stale, waits_since_s=since)
+        else:
+            found = replace(found, waits_since_s=since)
+        self._facts.add(found)
+
+    def _workload(self, entry: Entry, asked: Asked) -> Workload:
+        request = entry.request
+        priority, preemptible = self._table.priority_and_preemptible(
+            request.priority_class, 0, request.preemptible
+        )
+        return Workload(
+            id=WorkloadId(request.id),
+            queue=self._table.index(
+                request.project or DEFAULT_PROJECT, request.pool or DEFAULT_POOL
+            ),
+            gang=asked.gang,
+            priority=priority,
+            preemptible=preemptible,
+            submit_order=self._age(entry) - PRIORITIES * request.priority,
+            surplus_yields=request.elastic and not self.queues.file.stops,
+        )
+
+    def _age(self, entry: Entry) -> int:
+        """The number of a request in the order of all."""
+        known = self._ages.get(entry.request.id)
+        if known is None or known[0] != entry.asked_at:
+            known = self._ages[entry.request.id] = entry.asked_at, next(self._numbers)
+        return known[1]
+
+    def _outgrown(self, changed: Iterable[ClusterId]) -> bool:
+        """Whether a request names a resource, or a share of a GPU, that is not counted."""
+        entries = self._state.entries
+        requests = [entries[id].request for id in changed if id in entries]
+        names = {name for each in requests for name, _ in each.needs.units}
+        shares = any(map(asks_for_share, requests))
+        return not names <= {*self._scale.names} or (shares and not self._shares)
+
+    def _begin(self, outside: dict[MachineId, Resources]) -> None:
+        """Make the facts anew, without any workload."""
+        ledger = self._state.ledger
+        requests = [each.request for each in self._state.entries.values()]
+        self._scale = scale_of(self._state, self.queues.file.resources)
+        self._table = self.queues.table(self._scale)
+        self._shares = any(map(asks_for_share, requests))
+        self._outside = outside
+        self._resting = frozenset()
+        self.machines = tuple(sorted(ledger.machines))
+        self._index = {id: MachineIndex(i) for i, id in enumerate(self.machines)}
+        self.asked = {}
+        file = self.queues.file
+        self._facts = Facts(
+            self._scale,
+            [
+                MachineSpec(
+                    name=id,
+                    pool=file.pools_of(ledger.machines[id].labels)[0],
+                    capacity=down(self._inside(id, outside), self._scale),
+                    labels=ledger.machines[id].labels,
+                )
+                for id in self.machines
+            ],
+            self._table.queues,
+            each_gpu=self._shares,
+        )
+
+    def _inside(self, machine: MachineId, outside: Mapping[MachineId, Resources]) -> Resources:
+        """What a machine has for virtual clusters."""
+        total = self._state.ledger.machines[machine].total
+        return total.beyond(outside[machine]) if machine in outside else total
+
+    def _set_outside(self, outside: dict[MachineId, Resources]) -> None:
+        """Count anew what virtual clusters do not have of the machines."""
+        for machine in {*outside, *self._outside}:
+            if outside.get(machine) != self._outside.get(machine) and machine in self._index:
+                capacity = down(self._inside(machine, outside), self._scale)
+                self._facts.set_capacity(self._index[machine], capacity)
+        self._outside = outside
+
+
+def scale_of(state: ClusterState, names: Iterable[str]) -> Scale:
+    """The resources that a plan counts: these, those that are asked for, and the usual ones."""
+    totals = dict.fromkeys((*ALWAYS, *names), 0)
+    for entry in state.entries.values():
+        totals.update((name, 0) for name, _ in entry.request.needs.units)
+    for machine in state.ledger.machines.values():
+        for name, amount in machine.total.units:
+            if name in totals:
+                totals[name] += amount
+    return Scale.of({name: amount / UNIT for name, amount in totals.items()})
+
+
+def _outside(ledger: Ledger, stuck: Container[VNodeId]) -> dict[MachineId, Resources]:
+    """What work outside of virtual clusters holds of each machine, and loans that are in use."""
+    found = {vnode.machine: vnode.resources for vnode in ledger.of(DEFAULT)}
+    for loan in ledger.loans():
+        vnode = ledger.vnodes[loan.vnode]
+        idle = ledger.unused(loan) and loan.vnode not in stuck
+        if vnode.parent == vnode.machine and not idle:
+            found[vnode.machine] = found.get(vnode.machine, Resources()) + loan.resources
+    return found
+
+
+def _cluster_of(vnode: str) -> ClusterId:
+    """The virtual cluster of a vnode, whose id begins with its name."""
+    return ClusterId(vnode.partition("/")[0].partition("@")[0])

@@ -1,0 +1,153 @@
+"""Which promised places and which notices still hold, and who leaves now. Pure.
+
+A claimant is promised places that others hold until they leave. All of its victims leave in one
+step, so none leaves for a claimant that then does not start. A notice whose claimant has ended, has
+got its places otherwise, or can no longer get them, is withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator
+from dataclasses import dataclass
+
+from ...core.cluster_state import ClusterState, Entry, Notice
+from ...core.ledger import Ledger
+from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId
+from ...core.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What no longer holds, and what is due."""
+
+    dropped: tuple[ClusterId, ...]
+    """Those whose promised places will not be free."""
+    withdrawn: tuple[tuple[ClusterId, Notice], ...]
+    """Those that need not leave."""
+    leaving: tuple[tuple[ClusterId, Notice], ...]
+    """Those that leave now, single nodes first."""
+
+
+def overdue(
+    state: ClusterState,
+    now: float,
+    lacking: Collection[ClusterId],
+    stuck: Container[VNodeId] = (),
+) -> Overdue:
+    """Compare promises and notices with the ledger.
+
+    `lacking` have lost some of their nodes; loans of `stuck` vnodes could not be returned.
+    """
+    if not any(each.promised or each.notices for each in state.entries.values()):
+        return Overdue((), (), ())
+    room = Rooms(state, stuck)
+    noticed = [(id, notice) for id, each in state.entries.items() for notice in each.notices]
+    noticed.sort(key=lambda each: each[1].node is None)
+    in_vain = {each.claimant for _, each in noticed if _in_vain(each, state.ledger, now)}
+    dropped = [
+        each.request.id
+        for each in promised(state)
+        if not room.take(each.promised) or each.request.id in in_vain
+    ]
+    kept = {each.request.id for each in promised(state)} - set(dropped)
+    held, withdrawn = list[tuple[ClusterId, Notice]](), list[tuple[ClusterId, Notice]]()
+    for each in noticed:
+        holds = _holds(*each, kept, lacking)
+        (held if holds else withdrawn).append(each)
+    leaving = _leaving(held, state.ledger, now)
+    return Overdue(tuple(dropped), tuple(withdrawn), tuple(leaving))
+
+
+def promised(state: ClusterState) -> Iterator[Entry]:
+    """The entries that are promised places, in the order of their requests."""
+    return (each for each in state.entries.values() if each.promised)
+
+
+def without_room(state: ClusterState, vnodes: Collection[VNode]) -> set[MachineId]:
+    """The machines that have no room for these vnodes now."""
+    ledger, needs = state.ledger, _by_machine(vnodes)
+    return {
+        machine
+        for machine, need in needs.items()
+        if machine not in ledger.machines or not need.fits(ledger.free(machine))
+    }
+
+
+class Rooms:
+    """What machines have free once all under notice have left, and idle loans are returned."""
+
+    def __init__(self, state: ClusterState, stuck: Container[VNodeId] = ()) -> None:
+        """Loans of `stuck` vnodes are not returned."""
+        ledger = state.ledger
+        self._free = {id: ledger.free(id) for id in ledger.machines}
+        for loan in ledger.loans():
+            vnode = ledger.vnodes[loan.vnode]
+            leaves = state.entries[vnode.cluster].leaves if vnode.cluster in state.entries else None
+            idle = ledger.unused(loan) and loan.vnode not in stuck
+            if vnode.parent == vnode.machine and leaves is None and idle:
+                self._free[vnode.machine] += loan.resources
+        for entry in state.entries.values():
+            if entry.notices and entry.request.parent == ROOT:
+                self.leaves(leaving_of(entry, ledger))
+
+    def leaves(self, vnodes: Collection[VNode]) -> None:
+        """These vnodes leave, too."""
+        for machine, held in _by_machine(vnodes).items():
+            if machine in self._free:
+                self._free[machine] += held
+
+    def take(self, vnodes: Collection[VNode]) -> bool:
+        """Take the room of these vnodes, all or nothing; False if there is too little."""
+        needs = _by_machine(vnodes)
+        if not all(m in self._free and need.fits(self._free[m]) for m, need in needs.items()):
+            return False
+        for machine, need in needs.items():
+            self._free[machine] -= need
+        return True
+
+
+def leaving_of(entry: Entry, ledger: Ledger) -> tuple[VNode, ...]:
+    """The vnodes of a virtual cluster that are under notice."""
+    held = ledger.of(entry.request.id)
+    if entry.leaves is not None:
+        return held
+    nodes = {notice.node for notice in entry.nodes_leave}
+    return tuple(vnode for vnode in held if vnode.id in nodes)
+
+
+def _by_machine(vnodes: Collection[VNode]) -> dict[MachineId, Resources]:
+    needs: dict[MachineId, Resources] = {}
+    for vnode in vnodes:
+        needs[vnode.machine] = needs.get(vnode.machine, Resources()) + vnode.resources
+    return needs
+
+
+def _holds(
+    id: ClusterId, notice: Notice, kept: Collection[ClusterId], lacking: Collection[ClusterId]
+) -> bool:
+    if notice.claimant is None:
+        return id in lacking
+    return notice.claimant in kept or notice.claimant in lacking
+
+
+def _leaving(
+    notices: Collection[tuple[ClusterId, Notice]], ledger: Ledger, now: float
+) -> Iterator[tuple[ClusterId, Notice]]:
+    """Those whose claimant's victims are all ready, or out of time."""
+    late = {
+        notice.claimant or id
+        for id, notice in notices
+        if not (notice.stops and notice.at <= now)
+        if not (notice.ready and _is_idle(notice, ledger))
+    }
+    return ((id, notice) for id, notice in notices if (notice.claimant or id) not in late)
+
+
+def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:
+    """Whether a node has not become idle that leaves only if it does."""
+    return not notice.stops and notice.at <= now and not _is_idle(notice, ledger)
+
+
+def _is_idle(notice: Notice, ledger: Ledger) -> bool:
+    """Whether nothing runs on the node that leaves."""
+    return notice.node is None or not ledger.carved(notice.node)

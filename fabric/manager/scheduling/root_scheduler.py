@@ -1,0 +1,471 @@
+"""RootScheduler: which virtual clusters of a Ray cluster start, wait, and leave for others.
+
+It plans on a snapshot of the manager's state, and carries out what the ledger has room for. What
+others must leave first is promised: claimant, places and the time that the others have are in the
+cluster state before anything happens, so a manager that dies forgets none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from ...core.cluster_state import ClusterState, Entry, Notice
+from ...core.places.admission import QueuedAt
+from ...core.places.groups import Stuck
+from ...core.places.nomination import Admit, lacking
+from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
+from ...core.scheduling.actions.round import PlanRound
+from ...core.scheduling.plan import plan
+from ...core.scheduling.records import (
+    MoveMember,
+    Reason,
+    Rule,
+    SchedulingPlan,
+    StartMembers,
+    StopMembers,
+    WorkloadId,
+)
+from ...core.scheduling.snapshot import SchedulingSnapshot
+from ..status import Statuses
+from .asked import Asked, stopped_by
+from .live_facts import LiveFacts
+from .promises import Rooms, leaving_of, overdue, promised, without_room
+from .queue_book import AppliedQueues, QueueBook
+from .usage_samples import UsageSamples
+
+PERIOD_S = 1.0
+"""How often it plans while virtual clusters wait and nothing has changed."""
+PATIENCE_S = 30.0
+"""How long a claimant waits for nodes to become idle, before a plan may find it other places."""
+MOST_ROUNDS = 20
+"""After so many rounds a look ahead ends; every known case takes a few."""
+log = logging.getLogger(__name__)
+
+
+class Places(Protocol):
+    """What the scheduler has done to the places of virtual clusters."""
+
+    def let_in(self, found: Admit, why: str = "") -> Stuck | None:
+        """Record places, and have Ray reserve them; Stuck if work is in the way."""
+
+    def stop(self, id: ClusterId, why: str) -> None:
+        """Take all places of a virtual cluster back; it waits again, at its place in line."""
+
+    def drop(self, node: VNodeId, why: str) -> None:
+        """Take a node above the minimum of a virtual cluster back, with all in it."""
+
+    def end(self, id: ClusterId, why: str) -> object:
+        """End a virtual cluster."""
+
+    def give_back(self, early: frozenset[VNodeId]) -> None:
+        """Return loans that are unused; those of `early` vnodes before they are due."""
+
+    def ray_will_take(self) -> Mapping[ClusterId, Sequence[VNode]]:
+        """The places that lost nodes get, for which Ray itself finds machines."""
+
+    def fragmented(self) -> frozenset[MachineId]:
+        """The machines whose free shares of GPUs Ray has refused to give."""
+
+
+class RootScheduler:
+    """Decides about the virtual clusters that share the machines."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        statuses: Statuses,
+        book: QueueBook,
+        places: Places,
+        *,
+        clock: Callable[[], float],
+        inline: int,
+    ) -> None:
+        """`inline`: with more machines and virtual clusters than that, others make the plans."""
+        self._state = state
+        self._statuses = statuses
+        self._book = book
+        self._places = places
+        self._clock = clock
+        self._inline = inline
+        self._planned: Mapping[ClusterId, Asked] = {}
+        """What the virtual clusters asked for when the last plan was begun."""
+        self._machines: Sequence[MachineId] = ()
+        """The machines of that plan."""
+        self.stale_since: dict[ClusterId, float] = {}
+        """Since when some lack nodes."""
+        self.facts = LiveFacts(state, book.queues)
+        """What it plans on."""
+        self._stuck: dict[VNodeId, float] = {}
+        """Until when the idle loans of some vnodes count as in use."""
+        self._planned_at = 0.0
+        self.news = True
+        """Whether the queues, or what is saved of the state, have changed since the last plan."""
+        self.wanted = False
+        """Whether a plan is due that is too large to be made between two calls."""
+        self._seen: SchedulingSnapshot | None = None
+        """What the last plan was made of."""
+        self.samples = UsageSamples()
+        self._unsampled = True
+        self.waits: tuple[QueuedAt, ...] = ()
+        """Why those wait that the last plan did not start."""
+
+    def look(self) -> None:
+        """Note what has changed in the state, before it is saved."""
+        if self.facts.look():
+            self.news = self._unsampled = True
+
+    def become(self, queues: AppliedQueues) -> None:
+        """Plan by another file of queues from now on."""
+        self.facts = LiveFacts(self._state, queues)
+        self.news = self._unsampled = True
+
+    def turn(self) -> None:
+        """Carry out what is due, then plan if there is a reason to."""
+        self.look()
+        self._expire()
+        self._settle_promises()
+        if not self._has_work():
+            self.waits = ()
+            self._sample()
+            return
+        if self.news or self._clock() >= self._planned_at + PERIOD_S:
+            self._let_in_who_needs_nothing()
+            if len(self._state.entries) + len(self._state.ledger.machines) > self._inline:
+                self.wanted = True
+            else:
+                self._carry_out(self.prepared()(), lambda _: True)
+
+    def prepared(self) -> Callable[[], SchedulingPlan]:
+        """A plan of the state as it is now; it may be made in another thread."""
+        self.wanted = self.news = False
+        now = self._planned_at = self._clock()
+        facts = self.facts
+        facts.refresh(
+            now,
+            resting=self._statuses.resting,
+            stale_since=self.stale_since,
+            expected=self._places.ray_will_take(),
+            stuck=self.stuck,
+        )
+        self._planned, self._machines = dict(facts.asked), facts.machines
+        self._seen = facts.snapshot(self._places.fragmented())
+        return partial(plan, self._seen, now, facts.settings)
+
+    def carry_out(self, found: SchedulingPlan) -> None:
+        """Do what still holds of a plan that was made meanwhile; the rest is planned anew."""
+        self._carry_out(found, self.facts.unchanged(self._planned, self._machines))
+
+    def _carry_out(self, found: SchedulingPlan, unchanged: Callable[[ClusterId], bool]) -> None:
+        if self._seen is not None:
+            self.samples.take(self._planned_at, self._seen, found.fairshare)
+        told: dict[ClusterId, str] = {}
+        valid = _still_valid(found, stopped_by(found.decisions, self._planned), unchanged)
+        rooms = Rooms(self._state, self.stuck)
+        for vnodes in self._places.ray_will_take().values():
+            rooms.take(vnodes)
+        for decision, stopped in valid:
+            id = ClusterId(decision.workload)
+            if isinstance(decision, StopMembers):
+                self._stop(id, decision, stopped, rooms)
+            elif decision.reason.rule is Rule.SURPLUS:
+                self._grow(id, decision, rooms)
+            else:
+                told[id] = self._start(id, decision, rooms)
+        self.news = self.news or len(valid) < len(found.decisions)
+        self.waits = tuple(self._lines(found, told))
+        self._settle_promises()
+
+    def leave(self, id: ClusterId, node: VNodeId | None = None) -> None:
+        """Record that all has ended in a virtual cluster under notice, or on a node of it."""
+        entry = self._state.entries.get(id)
+        for notice in () if entry is None else entry.notices:
+            if entry is not None and notice.node == node and not notice.ready:
+                self._state.add(entry.without(notice).given(replace(notice, ready=True)))
+
+    def _sample(self) -> None:
+        """Note what queues hold, if that has changed while none waits and so no plan says it."""
+        now = self._clock()
+        if self._unsampled and self.samples.due(now):
+            self._unsampled = False
+            self.facts.refresh(now, stuck=self.stuck)
+            seen = self.facts.snapshot()
+            self.samples.take(now, seen, PlanRound.of(seen, now, self.facts.settings).shares)
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def _at_root(self) -> Iterator[Entry]:
+        entries = list(self._state.entries.values())
+        return (each for each in entries if each.request.parent == ROOT)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for entry in self._at_root():
+            deadline = entry.request.deadline
+            if entry.waiting and deadline is not None and deadline <= now and not entry.since:
+                why = self._statuses.reason(entry.request.id)
+                self._places.end(entry.request.id, f"its deadline is over; {why}")
+                self.news = True
+
+    def _settle_promises(self) -> None:
+        """Keep promises that there is room for, and carry out the notices that are due."""
+        while True:
+            kept = [self._keep(entry) for entry in list(promised(self._state))]
+            found = overdue(self._state, self._clock(), self._lacking(), self.stuck)
+            for id in found.dropped:
+                self._state.add(replace(self._state.entries[id], promised=()))
+                self._statuses.note(id, "promise withdrawn", "its places will not become free")
+            for id, notice in found.withdrawn:
+                self._state.add(self._state.entries[id].without(notice))
+                whose = "its places are" if notice.node is None else f"{notice.node} is"
+                self._statuses.note(id, "notice withdrawn", f"{whose} not needed any more")
+            for id, notice in found.leaving:
+                if notice.node is None:
+                    self._places.stop(id, _left(notice))
+                else:
+                    self._places.drop(notice.node, _left(notice))
+            if found.dropped or found.withdrawn or found.leaving:
+                self.news = True
+            if not (any(kept) or found.leaving or found.dropped or found.withdrawn):
+                return
+
+    def _keep(self, entry: Entry) -> bool:
+        """Let a claimant in if its promised places are free now."""
+        if not self._make_room(entry.promised):
+            return False
+        self._state.add(replace(entry, promised=()))
+        stuck = self._places.let_in(Admit(entry.request, (), entry.promised))
+        if stuck is not None:
+            log.info("%s does not get its places yet: %s", entry.request.id, stuck.reason)
+            return False
+        return True
+
+    def _make_room(self, vnodes: Sequence[VNode]) -> bool:
+        """Whether these vnodes have room now; idle loans on their machines are returned if not."""
+        full = without_room(self._state, vnodes)
+        if early := self._idle_on(full):
+            self._places.give_back(early)
+            full = without_room(self._state, vnodes)
+            until = self._clock() + PATIENCE_S  # work without resources is in the way
+            self._stuck.update(dict.fromkeys(self._idle_on(full) & early, until))
+        return not full
+
+    def _idle_on(self, machines: Container[MachineId]) -> frozenset[VNodeId]:
+        ledger = self._state.ledger
+        loans = (loan for loan in ledger.loans() if ledger.machine_of(loan.vnode) in machines)
+        return frozenset(loan.vnode for loan in loans if ledger.unused(loan))
+
+    @property
+    def stuck(self) -> frozenset[VNodeId]:
+        """The vnodes whose idle loans could not be returned lately."""
+        now = self._clock()
+        self._stuck = {id: until for id, until in self._stuck.items() if until > now}
+        return frozenset(self._stuck)
+
+    def _lacking(self) -> set[ClusterId]:
+        """The virtual clusters that have lost some of their nodes."""
+        ledger, entries = self._state.ledger, self._state.entries
+        return {
+            id
+            for id in self._statuses.troubled
+            if id in entries
+            and not entries[id].waiting
+            and entries[id].request.parent == ROOT
+            and any(lacking(ledger, entries[id].request))
+        }
+
+    # -- the plan -----------------------------------------------------------------------------
+
+    def _has_work(self) -> bool:
+        now, short = self._clock(), self._lacking()
+        self.stale_since = {id: self.stale_since.get(id, now) for id in short}
+        return bool(short) or any(
+            (each.waiting and not each.promised) or self._may_grow(each) for each in self._at_root()
+        )
+
+    def _may_grow(self, entry: Entry) -> bool:
+        """Whether a virtual cluster may get more nodes than it has."""
+        request = entry.request
+        if not request.elastic or entry.waiting or entry.notices:
+            return False
+        held = (each.kind is VNodeKind.FIXED for each in self._state.ledger.of(request.id))
+        return sum(held) < request.most
+
+    def _let_in_who_needs_nothing(self) -> None:
+        for entry in self._at_root():
+            if entry.waiting and not entry.request.needs and not entry.request.groups:
+                self._places.let_in(Admit(entry.request, (), ()))
+
+    def would(self, queues: AppliedQueues) -> dict[str, Any]:
+        """What would start, leave and wait with another file, once all of it is carried out."""
+        now, rounds = self._clock(), 0
+        live = LiveFacts(self._state, queues)
+        facts = live.refresh(now, resting=self._statuses.resting, stale_since=self.stale_since)
+        starts, stops = dict[str, str](), list[dict[str, Any]]()
+        while True:
+            found = plan(facts.snapshot(), now, live.settings)
+            if not found.decisions or rounds == MOST_ROUNDS:
+                break
+            rounds += 1
+            for decision in found.decisions:
+                facts.apply(decision, now)
+                if isinstance(decision, StopMembers):
+                    told = {"claimant": decision.claimant, "reason": str(decision.reason)}
+                    stops.append({"id": decision.workload, **told})
+                elif decision.reason.rule is not Rule.SURPLUS:
+                    starts[decision.workload] = str(decision.reason)
+        waits = {id: str(wait.reason) for wait in found.waits for id in wait.workloads}
+        return {"starts": starts, "stops": stops, "waits": waits}
+
+    def _start(self, id: ClusterId, decision: StartMembers, rooms: Rooms) -> str:
+        """Let it in, or promise it the places; return why it still waits, if it does."""
+        entry = self._state.entries[id]
+        if entry.group is not None and not entry.waiting:
+            return ""  # a user's placement group is made anew as a whole (decision 16)
+        vnodes = self._vnodes(entry, decision)
+        if not vnodes:
+            return ""  # Ray itself finds other machines for its lost nodes
+        if not rooms.take(vnodes):
+            self.news = True
+            return "others took its places as they were chosen"
+        if not self._make_room(vnodes):
+            self._state.add(replace(entry, promised=vnodes))
+            self._statuses.note(id, "promised", f"places that others leave: {decision.reason}")
+            return ""
+        stuck = self._places.let_in(Admit(entry.request, (), vnodes), str(decision.reason))
+        return "" if stuck is None else stuck.reason
+
+    def _vnodes(self, entry: Entry, decision: StartMembers) -> tuple[VNode, ...]:
+        """The vnodes that members become, but for lost ones that Ray itself places again."""
+        groups, facts, ledger = self._state.groups, self.facts, self._state.ledger
+        held = {each.id for each in (*ledger.of(entry.request.id), *entry.promised)}
+        found = facts.asked[entry.request.id].vnodes(
+            ledger, entry.request, decision.members, facts.machines, held
+        )
+        movable = (any(each.movable for each in groups.of_vnode(vnode.id)) for vnode in found)
+        return tuple(vnode for vnode, ray in zip(found, movable, strict=True) if not ray)
+
+    def _grow(self, id: ClusterId, decision: StartMembers, rooms: Rooms) -> None:
+        """Add a node above the minimum, if its place is free now."""
+        entry = self._state.entries[id]
+        if entry.waiting or entry.promised:
+            return  # its minimum did not get its places
+        vnodes = self._vnodes(entry, decision)
+        if not (vnodes and rooms.take(vnodes) and self._make_room(vnodes)):
+            return
+        stuck = self._places.let_in(Admit(entry.request, (), vnodes))
+        if stuck is None:
+            for vnode in vnodes:
+                host = self._state.ledger.machines[vnode.machine].hostname
+                why = f"{vnode.id} on {host}; {decision.reason}"
+                self._statuses.note(id, "node added", why)
+
+    def _stop(
+        self, id: ClusterId, decision: StopMembers, stopped: Sequence[VNodeId], rooms: Rooms
+    ) -> None:
+        """Give it notice, or single nodes; one that is only promised places waits again."""
+        entry, now = self._state.entries[id], self._clock()
+        if entry.promised and entry.waiting:
+            self._state.add(replace(entry, promised=()))
+            rooms.leaves(entry.promised)
+            if decision.claimant is not None:
+                self._hand_over(id, ClusterId(decision.claimant))
+            return
+        left = {*self.facts.asked[id].ids} - {each.node for each in entry.nodes_leave}
+        nodes = [each for each in stopped if each in self._state.ledger.vnodes]
+        for node in nodes if left - {*stopped} else [None]:
+            stops = self._book.file.stops
+            notice = Notice(
+                at=now + (self._book.file.settings.grace_s if stops else PATIENCE_S),
+                claimant=None if decision.claimant is None else ClusterId(decision.claimant),
+                rule=str(decision.reason.rule),
+                reason=decision.reason.text,
+                node=node,
+                ready=not stops,
+                stops=stops,
+            )
+            before = leaving_of(entry, self._state.ledger)
+            entry = entry.given(notice)
+            after = leaving_of(entry, self._state.ledger)
+            rooms.leaves([each for each in after if each not in before])
+            self._statuses.note(id, "notice", _noticed(notice, now), on_record=stops)
+        self._state.add(entry)
+
+    def _hand_over(self, before: ClusterId, claimant: ClusterId) -> None:
+        """Let those who leave for one claimant leave for another one, which gets its places."""
+        for entry in list(self._state.entries.values()):
+            mine = [each for each in entry.notices if each.claimant == before]
+            for notice in mine:
+                entry = entry.without(notice).given(replace(notice, claimant=claimant))
+            if mine:
+                self._state.add(entry)
+
+    def _lines(self, found: SchedulingPlan, told: dict[ClusterId, str]) -> Iterator[QueuedAt]:
+        """Those that wait, each with its place in its project's line and the reason."""
+        reasons = {id: wait.reason for wait in found.waits for id in wait.workloads}
+        waiting = [each for each in self._at_root() if each.waiting]
+        waiting.sort(key=lambda each: -each.request.priority)
+        places: dict[str, int] = {}
+        for entry in waiting:
+            project = entry.request.project
+            places[project] = places.get(project, 0) + 1
+            reason = self._why(entry, reasons.get(WorkloadId(entry.request.id)), told)
+            yield QueuedAt(entry.request, places[project], reason)
+
+    def _why(self, entry: Entry, reason: Reason | None, told: dict[ClusterId, str]) -> str:
+        id = entry.request.id
+        if entry.promised:
+            return waits_for(self._state, id)
+        if told.get(id):
+            return told[id]
+        return "" if reason is None else _in_words(reason)
+
+
+def _still_valid(
+    found: SchedulingPlan,
+    stopped: Sequence[tuple[VNodeId, ...]],
+    unchanged: Callable[[ClusterId], bool],
+) -> list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]:
+    """The decisions on workloads that are as the plan saw them, and their claimants, too, each with
+    the vnodes that it stops."""
+    valid = list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]()
+    for each, vnodes in zip(found.decisions, stopped, strict=True):
+        assert not isinstance(each, MoveMember), "a file of queues with consolidation is refused"
+        claimant = each.claimant if isinstance(each, StopMembers) else None
+        names = [each.workload] if claimant is None else [each.workload, claimant]
+        if all(unchanged(ClusterId(name)) for name in names):
+            valid.append((each, vnodes))
+    return valid
+
+
+def waits_for(state: ClusterState, claimant: ClusterId) -> str:
+    """Whom a claimant waits for."""
+    victims = [
+        each.request.id if notice.node is None else notice.node
+        for each in state.entries.values()
+        for notice in each.notices
+        if notice.claimant == claimant
+    ]
+    if not victims:
+        return "its places are promised to it, and others still hold them"
+    return f"it gets the places of {', '.join(victims)} as soon as they have left"
+
+
+def _in_words(reason: Reason) -> str:
+    return reason.text if reason.rule in (Rule.NO_ROOM, Rule.NEVER) else str(reason)
+
+
+def _noticed(notice: Notice, now: float) -> str:
+    whom = f"for {notice.claimant}" if notice.claimant is not None else "by itself"
+    who = notice.node or "it"
+    when = f"within {notice.at - now:.15g} s" if notice.stops else "once it is idle"
+    return f"{who} leaves {whom} {when}; {notice.rule}: {notice.reason}"
+
+
+def _left(notice: Notice) -> str:
+    who, by = notice.node or "it", notice.claimant
+    what = f"{who} left for {by}" if by is not None else f"{who} was stopped"
+    return f"{what}; {notice.rule}: {notice.reason}"

@@ -1,0 +1,28 @@
+"""What users declare: virtual clusters (`virtual_cluster`), and the queues of a Ray cluster.
+
+`queues` has the keys of an admin's file of queues, `queue_file` reads and checks it, and
+`queue_table` turns it into what the scheduler's core reasons about. Importing this package imports
+neither of them, nor pydantic.
+"""
+
+from __future__ import annotations
+
+from ..core.records import SchedulingPolicy
+from .virtual_cluster import (
+    ACTORS,
+    FixedSizeNode,
+    FixedSizeNodes,
+    QueueOptions,
+    VirtualCluster,
+    located,
+)
+
+__all__ = [
+    "ACTORS",
+    "FixedSizeNode",
+    "FixedSizeNodes",
+    "QueueOptions",
+    "SchedulingPolicy",
+    "VirtualCluster",
+    "located",
+]

@@ -1,0 +1,62 @@
+"""What the samples of a manager's queues say of each project over time, for `queue history`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..simulation.picture import QueueCurve
+from .view import Document
+from .words import GIB, ordered
+
+
+def curves(document: Document, samples: Sequence[Document], now: float) -> list[QueueCurve]:
+    """A curve for each project and pool with a quota or something held, since the first sample.
+
+    Each is of GPUs if they are rationed there, or else of the first resource that is.
+    """
+    if not samples:
+        return []
+    begin = samples[0]["time"]
+    times = [*(each["time"] - begin for each in samples), max(now, samples[-1]["time"]) - begin]
+    found = []
+    for queue in document["queues"]:
+        told = [_told(sample, queue) for sample in samples]
+        resource = _resource(queue, told)
+        if queue["kind"] != "project" or resource is None:
+            continue
+        unit = GIB if resource == "memory" else 1
+        shares = [each["fairshare"].get(resource) for each in told]
+        limited = [each for each in shares if each is not None]
+        quota = queue["quota"].get(resource)
+        found.append(
+            QueueCurve(
+                title=f"{queue['name']} in {queue['pool']}",
+                resource="memory (GiB)" if resource == "memory" else resource,
+                times_s=times,
+                allocated=[each["allocated"].get(resource, 0.0) / unit for each in told],
+                fairshare=[(each or 0.0) / unit for each in shares] if limited else None,
+                quota=None if quota is None else quota / unit,
+            )
+        )
+    return found
+
+
+def _told(sample: Document, queue: Document) -> Document:
+    """What a sample says of a queue; one that was not there yet had nothing."""
+    wanted = queue["name"], queue["pool"]
+    nothing: Document = {"allocated": {}, "fairshare": {}}
+    return next((q for q in sample["queues"] if (q["name"], q["pool"]) == wanted), nothing)
+
+
+def _resource(queue: Document, told: list[Document]) -> str | None:
+    """GPUs if they are rationed, else the first resource that is, else the first that it held.
+
+    None if it held nothing and has no quota.
+    """
+    held = ordered({name for each in told for name in each["allocated"]})
+    if not held and not any(queue["quota"].values()):
+        return None
+    rationed = [name for name, amount in queue["quota"].items() if amount is not None]
+    if "GPU" in rationed:
+        return "GPU"
+    return next(iter([*ordered(rationed), *held]), None)
