@@ -140,7 +140,9 @@ def test_liars_are_done_without_and_the_honest_sites_model_is_what_it_was(
             assert ending["digest"] == alone.digest
             rounds = [e for e in events if e["event"] == "round_finished"]
             assert [e["model"] for e in rounds] == [row["model"] for row in alone.rows]
-            assert not [e for e in events if e["event"] in ("worker_lost", "clients_done")]
+            assert not [e for e in events if e["event"] == "worker_lost"]
+            progress = [e for e in events if e["event"] == "clients_done"]  # of a long round
+            assert all(e["done"] <= e["of"] for e in progress), progress
             log = (here.folder / "runs" / "run" / "coordinator.log").read_text()
             assert "Traceback" not in log
             assert "site nan says is not believed: 'run_finished' is no event" in log
