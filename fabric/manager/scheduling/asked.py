@@ -47,7 +47,7 @@ MOST_PIECES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AskedPart:
     """What a member of a part is: a fixed-size node, or an amount of flexible resources."""
 
     numbers: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class Asked:
     """What a virtual cluster asks for, and what it has of it."""
 
     gang: GangSpec
-    parts: tuple[Part, ...]
+    parts: tuple[AskedPart, ...]
     members: tuple[Member, ...] = ()
     ids: tuple[VNodeId, ...] = ()
     """The vnode of each member."""
@@ -126,7 +126,7 @@ def asked_by(
     held = {id: each for id, each in held.items() if each.machine in index}
     if not held:
         return asked_anew(request.groups, request.least, scale)
-    parts, of, members = list[GangPart](), list[Part](), list[tuple[int, VNode]]()
+    parts, of, members = list[GangPart](), list[AskedPart](), list[tuple[int, VNode]]()
     above = sorted((id for id in held if request.is_surplus(id)), key=number_of)
     for template, numbers in _kinds(request.groups):
         there = [n for n in numbers if fixed_id(request.id, n) in held]
@@ -136,7 +136,9 @@ def asked_by(
             mine = sum(request.group_of(number_of(id)) == template.group for id in above)
             part = replace(part, most=max(part.least, min(part.most, len(there) + mine)))
         parts.append(part)
-        of.append(Part(numbers=tuple(n for n in numbers if n not in there), group=template.group))
+        of.append(
+            AskedPart(numbers=tuple(n for n in numbers if n not in there), group=template.group)
+        )
     group, flexible = len(request.groups), Resources()
     for vnode in held.values():
         if vnode.kind is not VNodeKind.FLEXIBLE:
@@ -146,7 +148,7 @@ def asked_by(
         if own:
             members.append((len(parts), vnode))
             parts.append(GangPart(request=up(own, scale), least=1, most=1, group=group))
-            of.append(Part(amount=own))
+            of.append(AskedPart(amount=own))
     for part, piece in _pieces(request.least.beyond(flexible), scale, group):
         parts.append(part)
         of.append(piece)
@@ -186,16 +188,16 @@ def stopped_by(
 @lru_cache(maxsize=10_000)
 def asked_anew(groups: tuple[BundleGroup, ...], least: Resources, scale: Scale) -> Asked:
     """A virtual cluster without any place. Equal ones have one gang, so one answer serves all."""
-    parts, of = list[GangPart](), list[Part]()
+    parts, of = list[GangPart](), list[AskedPart]()
     for template, numbers in _kinds(groups):
         parts.append(template.part(scale, len(numbers)))
-        of.append(Part(numbers=numbers, group=template.group))
+        of.append(AskedPart(numbers=numbers, group=template.group))
     for part, piece in _pieces(least, scale, len(groups)):
         parts.append(part)
         of.append(piece)
     if not parts:  # it needs nothing
         parts.append(GangPart(request=(0,) * len(scale.names), least=0, most=0))
-        of.append(Part())
+        of.append(AskedPart())
     policies = (*(each.policy for each in groups), SchedulingPolicy.PACK)
     return Asked(GangSpec(parts=tuple(parts), policies=policies), tuple(of))
 
@@ -233,7 +235,7 @@ def _kinds(groups: Sequence[BundleGroup]) -> list[tuple[_Template, tuple[int, ..
     return [(template, tuple(numbers)) for template, numbers in found.items()]
 
 
-def _pieces(least: Resources, scale: Scale, group: int) -> list[tuple[GangPart, Part]]:
+def _pieces(least: Resources, scale: Scale, group: int) -> list[tuple[GangPart, AskedPart]]:
     """Flexible resources as pieces of one whole, or of more for a large amount."""
     found = []
     for name, amount in least.units:
@@ -243,7 +245,7 @@ def _pieces(least: Resources, scale: Scale, group: int) -> list[tuple[GangPart, 
             if each and many:
                 piece = Resources(((name, each),))
                 part = GangPart(request=up(piece, scale), least=many, most=many, group=group)
-                found.append((part, Part(amount=piece)))
+                found.append((part, AskedPart(amount=piece)))
     return found
 
 

@@ -46,7 +46,7 @@ MOST_ROUNDS = 20
 log = logging.getLogger(__name__)
 
 
-class Places(Protocol):
+class PlacesControl(Protocol):
     """What the scheduler has done to the places of virtual clusters."""
 
     def let_in(self, found: Admit, why: str = "") -> Stuck | None:
@@ -79,7 +79,7 @@ class RootScheduler:
         state: ClusterState,
         statuses: Statuses,
         book: QueueBook,
-        places: Places,
+        places: PlacesControl,
         *,
         clock: Callable[[], float],
         inline: int,
