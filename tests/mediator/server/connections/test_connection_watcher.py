@@ -179,7 +179,7 @@ def test_a_mediators_log_stays_short_and_it_takes_the_descriptors_that_it_may(
         ready = started.stdout.readline()
         address = ready.partition('"address": "')[2].partition('"')[0]
         assert resource.prlimit(started.pid, resource.RLIMIT_NOFILE) == (1_000, 1_000)
-        for _ in range(20):
+        for _ in range(25):
             with strangers(address, 20, GARBAGE) as made:
                 until(lambda made=made: not open_of(made), 60, "they are closed")
         os.kill(started.pid, signal.SIGTERM)
@@ -193,9 +193,8 @@ def test_a_mediators_log_stays_short_and_it_takes_the_descriptors_that_it_may(
     assert "1000 descriptors (RLIMIT_NOFILE): 595 connections are taken at once, not 4096" in said
     lines = [line for line in said.splitlines() if "came to nothing" in line]
     named = sum(int(line.split("WARNING ")[1].split()[0]) for line in lines)
-    # The kernel forgets what a busy mediator does not hear in time, and tells of the last too late;
-    # 240 were named at a load of 10.
-    assert 200 <= named <= 400, said
+    # The kernel forgets what a busy mediator does not hear in time, and tells of the last too late.
+    assert 250 <= named <= 500, said
     assert len(said.splitlines()) < 12, said
 
 
