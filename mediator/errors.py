@@ -2,7 +2,8 @@
 
 MediatorError
 ├── ReservationRefused     too few sites could promise their part of the gang      (exit 3)
-│   └── RaysUnusable       since none of their Rays can be used at all             (exit 4)
+│   ├── RaysUnusable       since none of their Rays can be used at all             (exit 4)
+│   └── SitesFull          since others hold their resources for now               (exit 3)
 ├── SiteUnreachable        a site does not answer                                  (exit 4)
 │   └── SiteLost           it was given up, and its work is to be done elsewhere  (exit 1)
 │       └── RunnerDied     the run's own process there was killed, or crashed      (exit 1)
@@ -62,6 +63,10 @@ class RaysUnusable(ReservationRefused):
     """All sites refused because their Rays cannot be used at all."""
 
     exits_with = UNREACHABLE
+
+
+class SitesFull(ReservationRefused):
+    """Enough sites could promise their part of the gang once others release what they hold."""
 
 
 class SiteUnreachable(MediatorError):

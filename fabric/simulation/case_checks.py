@@ -9,9 +9,9 @@ from fedpilot.common.strict_yaml.checks import known, problem, unique
 from fedpilot.common.strict_yaml.errors import Path, printable
 from fedpilot.common.strict_yaml.schema_problems import Located
 
+from ..core.scheduling.priority_classes import CLASSES
 from ..core.scheduling.records import Rule
 from ..core.selectors import check_value, parse
-from ..spec.queues import CLASSES
 from .case_schema import (
     Case,
     CaseDepartment,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..core.records import SchedulingPolicy
 from ..core.scheduling.fairshare import capacity_by_pool
+from ..core.scheduling.priority_classes import DEFAULT_CLASS, NON_PREEMPTIBLE_FROM
 from ..core.scheduling.records import (
     GangPart,
     GangSpec,
@@ -19,7 +20,6 @@ from ..core.scheduling.snapshot import Facts, MachineShape, MachineSpec, Scale
 from ..core.scheduling.usage import Span, UsageHistory
 from ..core.selectors import parse
 from ..spec.queue_table import QueueTable
-from ..spec.queues import DEFAULT_CLASS, NON_PREEMPTIBLE_FROM
 from .case_schema import (
     CaseDepartment,
     CaseProject,

@@ -19,10 +19,9 @@ from fedpilot.common.strict_yaml.reading import read, text_of
 from fedpilot.common.strict_yaml.schema_problems import MISSING, Located, problems_of, value_at
 from fedpilot.common.text.amounts import listed
 
+from ..core.scheduling.priority_classes import CLASSES, DEFAULT_CLASS
 from ..core.selectors import Selector, check_label, matches, parse
 from .queues import (
-    CLASSES,
-    DEFAULT_CLASS,
     DEFAULT_POOL,
     DEFAULT_PROJECT,
     DeclaredProject,
@@ -77,7 +76,7 @@ class QueueFile:
     @property
     def class_names(self) -> tuple[str, ...]:
         """All priority classes, the highest first."""
-        levels = CLASSES | {each.name: each.priority for each in self.classes}
+        levels = {**CLASSES, **{each.name: each.priority for each in self.classes}}
         return tuple(sorted(levels, key=lambda name: (-levels[name], name)))
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol
 
+from ..core.scheduling.priority_classes import CLASSES, DEFAULT_CLASS, NON_PREEMPTIBLE_FROM
 from ..core.scheduling.records import (
     UNLIMITED,
     Amounts,
@@ -17,9 +18,6 @@ from ..core.scheduling.records import (
 )
 from ..core.scheduling.snapshot import Scale
 from .queues import (
-    CLASSES,
-    DEFAULT_CLASS,
-    NON_PREEMPTIBLE_FROM,
     Department,
     PriorityClass,
     Project,

@@ -20,11 +20,6 @@ Quotas = dict[str, dict[str, Deserved | None]]
 """By pool and resource; null is unlimited."""
 Weights = dict[str, dict[str, Deserved]]
 
-CLASSES = {"inference": 125, "build": 100, "interactive-preemptible": 75, "train": 50}
-"""The priority classes of seed 003."""
-DEFAULT_CLASS = "train"
-NON_PREEMPTIBLE_FROM = 100
-"""Work of a class of this priority or higher is non-preemptible, unless it says otherwise."""
 DEFAULT_PROJECT = "default"
 """The project of requests that name none."""
 DEFAULT_POOL = "default"

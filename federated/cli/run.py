@@ -14,6 +14,7 @@ import click
 
 from fedpilot.common.host.interruptions import Interruptions
 from fedpilot.common.terminal.commands import exit_codes
+from fedpilot.fabric.core.scheduling.priority_classes import CLASSES, DEFAULT_CLASS
 from fedpilot.mediator.cli.access import Access, with_mediator
 
 from .options import EVENTS, SET
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="At a mediator: let all users read the results, not only you and admins.",
 )
+@click.option(
+    "--priority-class",
+    type=click.Choice(list(CLASSES)),
+    help=f"At a mediator: who waits in line goes by it, the first of these first. "
+    f"Default: {DEFAULT_CLASS}.",
+)
 @EVENTS
 @with_mediator
 def run(
@@ -55,6 +62,7 @@ def run(
     overrides: Sequence[str],
     detach: bool,
     share: bool,
+    priority_class: str | None,
     access: Access,
     as_json: bool,
 ) -> None:
@@ -72,7 +80,8 @@ def run(
     With --mediator, --profile or FEDPILOT_PROFILE, the command submits the run to that mediator and
     follows it. A default profile alone submits nothing. Ctrl-C then only detaches: the run goes on,
     and `fedpilot runs attach` follows it again. With --json, the event `run_detached` has that
-    command. The run folder is at the mediator; `fedpilot runs fetch` copies it.
+    command. The run folder is at the mediator; `fedpilot runs fetch` copies it. While its sites are
+    full, the run waits in line; `fedpilot runs list` shows its place.
 
     \b
     Examples:
@@ -98,6 +107,8 @@ def run(
         raise click.UsageError("a resumed run keeps its id; leave out --run-id.")
     if resume is not None and share:
         raise click.UsageError("a resumed run keeps its readers; leave out --share.")
+    if resume is not None and priority_class:
+        raise click.UsageError("a resumed run keeps its class; leave out --priority-class.")
     if resume is not None and overrides and access.on_purpose and not folder:
         raise click.UsageError("a resumed run keeps its config at a mediator; leave out --set.")
     if access.on_purpose and not folder:
@@ -115,15 +126,16 @@ def run(
                     run_id=run_id,
                     detach=detach,
                     shared=share,
+                    priority_class=priority_class or "",
                     as_json=as_json,
                 )
             )
-    if access.mediator or access.profile or detach or share:
+    option = "--detach" if detach else "--share" if share else "--priority-class"
+    if access.mediator or access.profile or detach or share or priority_class:
         raise click.UsageError(
             "--folder is on this machine; leave out --mediator and --profile."
             if folder
-            else f"{'--detach' if detach else '--share'} needs a run at a mediator: "
-            "give --mediator or --profile."
+            else f"{option} needs a run at a mediator: give --mediator or --profile."
         )
     from ..federation.events import event
     from ..federation.report.progress import display_for

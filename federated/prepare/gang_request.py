@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
 from fedpilot.mediator import GangRequest
+from fedpilot.mediator.core.run_queue import RunAsk
 
 from ..config.schema import RunConfig
 
@@ -38,6 +39,20 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
         project=resources.project or "",
         pool=resources.pool or "",
         priority_class=resources.priority_class or "",
+    )
+
+
+def run_ask(config: RunConfig) -> RunAsk:
+    """What a run of this config asks of the sites of a mediator."""
+    request, sites = gang_request(config), config.sites
+    return RunAsk(
+        vnode=request.resources,
+        workers=request.workers,
+        at_most=request.at_most,
+        count=sites.count,
+        min_sites=sites.min_sites,
+        required=tuple(sites.required),
+        data="" if config.data.from_ is None else config.data.dataset or "",
     )
 
 

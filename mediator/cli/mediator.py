@@ -21,6 +21,7 @@ from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
 from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
 from ..core.retention import Retention
+from ..core.run_queue import QueueSettings
 
 if TYPE_CHECKING:
     from ..server import Mediator, ServerSettings
@@ -110,6 +111,12 @@ def mediator() -> None:
     help="Most authenticated connections from one address, which sites behind a firewall share.",
 )
 @click.option(
+    "--runs-per-user",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Most runs of one user at work at once; more wait in line. Default: any number.",
+)
+@click.option(
     "--keep-days",
     metavar="DAYS",
     type=click.FloatRange(min=0, min_open=True),
@@ -138,6 +145,7 @@ def start(
     no_user_code: bool,
     max_connections: int,
     max_connections_per_address: int,
+    runs_per_user: int | None,
     keep_days: float | None,
     keep_runs: int | None,
     keep_size: int | None,
@@ -182,6 +190,7 @@ def start(
             user_code=not no_user_code,
             connections=max_connections,
             connections_per_address=max_connections_per_address,
+            queue=QueueSettings(runs_per_user=runs_per_user),
             retention=Retention(days=keep_days, runs=keep_runs, nbytes=keep_size),
         )
         keep_freed_memory()

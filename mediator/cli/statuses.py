@@ -15,6 +15,7 @@ SITES: Looks = {
 }
 RUNS: Looks = {
     "submitted": ("", "cyan"),
+    "queued": ("", "cyan"),
     "running": ("", "green"),
     "stopping": ("", "yellow"),
     "stopped": ("", "bright_black"),

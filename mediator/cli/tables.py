@@ -162,7 +162,31 @@ def run_table(runs: Sequence[Document], now: float) -> RenderableType:
             _metric(run, "accuracy"),
             _text(run, "digest")[:12],
         )
+    queued = [run for run in runs if _mapping(run, "queue")]
+    return Group(shown, Text(), _line(queued)) if queued else shown
+
+
+def _line(queued: Sequence[Document]) -> RenderableType:
+    """The runs that wait, in order of their places, and what each waits for."""
+    shown = ruled("place", "run", "class", "waits for", right=("place",))
+    for run in sorted(queued, key=lambda run: _number(_mapping(run, "queue"), "place")):
+        place = _mapping(run, "queue")
+        shown.add_row(
+            _place(place),
+            Text(_text(run, "run_id"), "bold"),
+            _text(run, "priority_class"),
+            Text(_text(place, "waits_for")),
+        )
     return shown
+
+
+def _place(place: Document) -> str:
+    return f"{_text(place, 'place')} of {_text(place, 'of')}"
+
+
+def _number(values: Document, key: str) -> float:
+    value = values.get(key)
+    return value if isinstance(value, int | float) else 0
 
 
 def run_details(
@@ -180,6 +204,9 @@ def run_details(
     ):
         if run.get(key):
             facts.add_row(name, _moment(run, key, now))
+    if place := _mapping(run, "queue"):
+        text = f"{_place(place)}, class {_text(run, 'priority_class')}"
+        facts.add_row("place in line", Text(text))
     if run.get("restarts"):
         facts.add_row("restarts", f"its coordinator died {counted(run['restarts'], 'time')}")
     if run.get("interactive"):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from ..core.rules.site_commands import exit_code_here
+from ..core.run_queue import RunAsk
 from ..errors import MediatorFailed, NoSuchSite, QuestionFailed
 from ..identity import Credentials
 from ..proto import federation_pb2 as pb
@@ -106,11 +107,14 @@ class MediatorClient:
         interactive: bool = False,
         code: bytes = b"",
         shared: bool = False,
+        priority_class: str = "",
+        ask: RunAsk | None = None,
     ) -> Document:
         """Submit a run under the caller's id, once even if repeated. RunExists.
 
         `code` is an archive of the user's modules, which the mediator keeps with the run. All users
-        may read the results of a `shared` run.
+        may read the results of a `shared` run. By its priority class and what it asks of its sites,
+        the run waits in line.
         """
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
@@ -120,6 +124,8 @@ class MediatorClient:
             interactive=interactive,
             code=code,
             shared=shared,
+            priority_class=priority_class,
+            ask_json="" if ask is None else json.dumps(ask.to_json()),
         )
         return _document(self._calls.ask("submit", request, run=run).run_json)
 

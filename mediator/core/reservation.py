@@ -46,6 +46,8 @@ class Refusal:
     reason: str
     unreachable: bool = False
     """Whether its Ray cannot be used at all, so a retry may not help."""
+    full: bool = False
+    """Whether it may promise later: others hold what it has, or it did not answer in time."""
 
 
 Answer = Promise | Refusal | None
@@ -60,6 +62,8 @@ class ReservationOutcome:
     refusals: Mapping[str, str]
     unreachable: bool = False
     """Whether the only reason for the refusal is Ray clusters that cannot be used."""
+    full: bool = False
+    """Whether the gang would stand if the sites that are full for now had promised."""
 
 
 def reserve(
@@ -81,6 +85,7 @@ def reserve(
     answers = yield tuple(SiteStep(Verb.PREPARE, site) for site in sites)
     promises: dict[str, Promise] = {}
     unreachable: set[str] = set()
+    full: set[str] = set()
     for site in sites:
         answer = answers.get(site) or Refusal(site, "no answer")
         if isinstance(answer, Promise):
@@ -89,6 +94,8 @@ def reserve(
             refusals[site] = answer.reason
             if answer.unreachable:
                 unreachable.add(site)
+            if answer.full:
+                full.add(site)
     held = tuple(promises)
     if enough(promises):
         answers = yield tuple(SiteStep(Verb.COMMIT, site) for site in held)
@@ -104,7 +111,13 @@ def reserve(
         return ReservationOutcome(True, promises, refusals)
     if held:
         yield tuple(SiteStep(Verb.RELEASE, site) for site in held)
-    return ReservationOutcome(False, {}, refusals, unreachable=unreachable == refusals.keys())
+    return ReservationOutcome(
+        False,
+        {},
+        refusals,
+        unreachable=unreachable == refusals.keys(),
+        full=bool(full) and enough({*promises, *full}),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from ..errors import (
     ReservationRefused,
     RunnerDied,
     RunnersSpent,
+    SitesFull,
     SiteUnreachable,
 )
 from ..workload import Notify, Payload
@@ -76,7 +77,8 @@ class FederationMediator:
         """Reserve the gang on every site that promises, if at least `min_sites` do.
 
         As many sites must remain while the gang works, with the required ones. Without `min_sites`
-        all must promise and one must remain. ReservationRefused, with nothing left reserved.
+        all must promise and one must remain. ReservationRefused, with nothing left reserved;
+        SitesFull if a later attempt may succeed.
         """
         enough = len(self._sites) if min_sites is None else min_sites
         self.membership.require(
@@ -88,6 +90,8 @@ class FederationMediator:
             self.close()
             raise
         if not outcome.granted:
+            if outcome.full:
+                raise SitesFull(outcome.refusals)
             refused = RaysUnusable if outcome.unreachable else ReservationRefused
             raise refused(outcome.refusals)
         self._request = request

@@ -48,7 +48,7 @@ def _answers(
         try:
             answers[site] = future.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            answers[site] = Refusal(site, "no answer in time")
+            answers[site] = Refusal(site, "no answer in time", full=True)
         except MediatorError as error:
             answers[site] = Refusal(site, str(error))
         except Exception as error:  # a site can send any of our errors

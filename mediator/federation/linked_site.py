@@ -95,5 +95,6 @@ def promised(
             return Refusal(site, f"it promised {vnodes!r:.60} vnodes of the {most} asked for")
         case "refused":
             reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]
-            return Refusal(site, reason, answer.header.get("unreachable") is True)
+            unreachable = answer.header.get("unreachable") is True
+            return Refusal(site, reason, unreachable, full=answer.header.get("full") is True)
     return Refusal(site, f"it answered with {answer.kind!r:.60}, which is no promise")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from fedpilot.common.host.exit_codes import UNREACHABLE
-from fedpilot.fabric import FabricError, SchedulingPolicy
+from fedpilot.fabric import FabricError, GangTimeout, SchedulingPolicy
 
 from ..core.reservation import Answer, Refusal
 from ..workload import Notify, Payload
@@ -75,4 +75,9 @@ class Site(Protocol):
 
 def refusal(site: str, error: FabricError) -> Refusal:
     """Make the refusal of a site that could not reserve its part."""
-    return Refusal(site, str(error), unreachable=error.exits_with == UNREACHABLE)
+    return Refusal(
+        site,
+        str(error),
+        unreachable=error.exits_with == UNREACHABLE,
+        full=isinstance(error, GangTimeout),
+    )

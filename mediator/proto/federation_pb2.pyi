@@ -455,7 +455,7 @@ class Reply(_message.Message):
     def __init__(self, id: _Optional[str] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive", "code", "shared")
+    __slots__ = ("protocol", "run", "config_yaml", "name", "interactive", "code", "shared", "priority_class", "ask_json")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_YAML_FIELD_NUMBER: _ClassVar[int]
@@ -463,6 +463,8 @@ class SubmitRequest(_message.Message):
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ASK_JSON_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     config_yaml: str
@@ -470,7 +472,9 @@ class SubmitRequest(_message.Message):
     interactive: bool
     code: bytes
     shared: bool
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ..., code: _Optional[bytes] = ..., shared: _Optional[bool] = ...) -> None: ...
+    priority_class: str
+    ask_json: str
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., config_yaml: _Optional[str] = ..., name: _Optional[str] = ..., interactive: _Optional[bool] = ..., code: _Optional[bytes] = ..., shared: _Optional[bool] = ..., priority_class: _Optional[str] = ..., ask_json: _Optional[str] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("run",)

@@ -44,13 +44,17 @@ class EventLog:
         self._saying.add(saying)
         saying.add_done_callback(self._saying.discard)
 
+    async def tell(self, run: str, name: str, /, **fields: Any) -> None:
+        """Append an event of a run, dated now. StoreError."""
+        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        await self.append(run, json.dumps({"event": name, "time": moment} | fields))
+
     async def close(self) -> None:
         """Wait until all events are stored or kept; may be called twice."""
         await asyncio.gather(*self._saying, return_exceptions=True)
 
     async def _say(self, name: str, fields: dict[str, Any]) -> None:
-        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
-        await self.append(FEDERATION, json.dumps({"event": name, "time": moment} | fields))
+        await self.tell(FEDERATION, name, **fields)
 
     def wake(self, run: str) -> None:
         """Make the followers of a run read again."""

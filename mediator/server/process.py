@@ -43,6 +43,7 @@ from .orders.traffic_accounting import TrafficAccounting
 from .runs.disk_room import DiskRoom
 from .runs.retention import Retaining
 from .runs.run_folders import RunFolders
+from .runs.run_queue import RunQueue
 from .runs.run_states import RunStates
 from .runs.runs import Runs
 from .runs.supervisor import Supervisor
@@ -143,7 +144,10 @@ class Mediator:
         sites = SiteRegistry(settings, clock, database, events, attached, accounting, blobs)
         room = DiskRoom(settings.folder, space_of)
         states, folders = RunStates(database, events), RunFolders(settings.runs)
-        supervisor = Supervisor(settings, clock, states, folders, events, attached, sites, room)
+        queue = RunQueue(settings.queue, clock, sites.table)
+        supervisor = Supervisor(
+            settings, clock, states, folders, events, attached, sites, room, queue
+        )
         runs = Runs(settings, clock, database, events, states, folders, supervisor)
         coordinators = Coordinators(settings, supervisor, sites, attached, accounting)
         self.sites, self.runs = sites, runs
@@ -251,6 +255,7 @@ class Mediator:
             await asyncio.sleep(pause)
             try:
                 self.sites.tick()
+                self.runs.supervisor.queue.look()
                 if time.monotonic() - told_at >= 1.0:
                     told_at = time.monotonic()
                     await each_second()

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..core.health import HealthSettings
 from ..core.restarts import RestartSettings
 from ..core.retention import Retention
+from ..core.run_queue import QueueSettings
 
 MIB = 1 << 20
 
@@ -67,6 +68,8 @@ class ServerSettings:
     """How long an attached coordinator may be silent before that."""
     end_s: float = 20.0
     """How long a coordinator may take to end on request."""
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    """The order of runs that wait, and how many of a user work at once."""
     user_code: bool = True
     """Whether runs may bring or name their own code, which their coordinators load."""
     retention: Retention = field(default_factory=Retention)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.cluster_state import ClusterState
+from ...core.scheduling.priority_classes import CLASSES
 from ...core.scheduling.records import MachineIndex, Workload
 from ...core.scheduling.snapshot import SchedulingSnapshot
-from ...spec.queues import CLASSES
 from .live_facts import LiveFacts
 from .queue_book import AppliedQueues
 

@@ -36,6 +36,7 @@ def list_(most: int, everything: bool, folder: Path | None, access: Access, as_j
     """List the newest runs with status, rounds and last accuracy.
 
     The newest run comes last. The number of older runs goes to stderr; with --json it is `more`.
+    Below the runs of a mediator is the line of those that wait; with --json it is their `queue`.
 
     \b
     Examples:

@@ -28,6 +28,7 @@ from ...config.schema import RunConfig
 from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
 from ...errors import FederatedError
+from ...prepare.gang_request import run_ask
 from ...prepare.user_code import code_to_send
 from ...prepare.user_sources import import_paths
 from ..run_folder.folder import check_run_id, new_run_id
@@ -77,7 +78,8 @@ class Connection:
         read, name, _ = read_config(config, overrides)
         run = check_run_id(run_id or new_run_id(read.run.name or name))
         code = code_to_send(read, import_paths(config)).archive
-        self.client.submit(run, to_yaml(read), name=name, interactive=True, code=code)
+        text, ask = to_yaml(read), run_ask(read)
+        self.client.submit(run, text, name=name, interactive=True, code=code, ask=ask)
         return RemoteFederation(self.client, run, owned=True)
 
     def run(self, run_id: str) -> RemoteFederation:

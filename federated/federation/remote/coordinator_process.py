@@ -22,7 +22,7 @@ from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.fabric import FabricError
 from fedpilot.mediator import MediatorError
 from fedpilot.mediator.coordinator.connection import MediatorConnection
-from fedpilot.mediator.errors import RequestRefused
+from fedpilot.mediator.errors import RequestRefused, SitesFull
 from fedpilot.mediator.wire.blobs.full_disk import is_full
 
 from ...core.user_code.user_errors import failure_of
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
+FINISHED, FAILED, NO_ROOM, SITES_FULL, STOPPED = 0, 1, 75, 76, 130
 KNOWN = (BadFile, FederatedError, FabricError, MediatorError, OSError)
 """Errors whose own text explains them."""
 DISK_FULL = "the disk is full"
+SITES_ARE_FULL = "its sites are full for now, and it holds nothing there"
 ENDED = "its coordinator was ended, and goes on as soon as the mediator is back"
 CODE = "code.zip"
 """The user's own modules, as the mediator stores them."""
@@ -66,6 +67,9 @@ def main(folder: Path, run: str, user_code: bool = True) -> int:
                     if not isinstance(error, KNOWN):
                         raise
                     log.error("%s", error)
+                    if isinstance(error, SitesFull):
+                        telling.waiting(run, f"{SITES_ARE_FULL}: {error}")
+                        return SITES_FULL
                     if not telling.ended:
                         _tell_failure(connection, run, error, time.monotonic() - began_at)
                     return FAILED
@@ -90,6 +94,8 @@ class EventReporter:
 
     def __call__(self, event: Event) -> None:
         ends = event.name == "run_finished"
+        if ends and str(event.fields["failure"]).startswith(f"{SitesFull.__name__}:"):
+            return  # `main` says that it waits
         if ends and event.fields["status"] == "interrupted" and not self._stopped:
             failure = str(event.fields["failure"])
             why = failure if failure.startswith(DISK_FULL) else ENDED
@@ -141,13 +147,15 @@ def _serve(
         code = code_sent(config, archive)
         log.info("it brings code: %s; SHA-256 %s", ", ".join(code.files)[:1000], code.digest)
         make_importable(archive)
+    suggested = suggested_sites(place)
     source = MediatorSites(
         config,
         connection,
         again="identity" in manifest,
-        declared=declarations(config, connection, place / "declared.json"),
+        declared=declarations(config, connection, place / "declared.json", suggested),
         code=code,
         members=place / "members.json",
+        suggested=suggested,
     )
     with _telling_nothing_of_files(config):
         federation = Federation(
@@ -165,6 +173,10 @@ def _serve(
                 server.wait()
             else:
                 federation.resume(place.name)
+    except SitesFull:
+        if "identity" not in manifest:  # it never had a gang, so it may begin at other sites
+            (place / "declared.json").unlink(missing_ok=True)
+        raise
     finally:
         interruptions.shield()
         federation.close()
@@ -187,6 +199,14 @@ def _telling_nothing_of_files(config: RunConfig) -> Iterator[None]:
         found = f"`{loader}` finds nothing that it can load on the mediator's machine"
         allowed = "data that the mediator's admin has put there, or `data.from: sites`"
         raise ConfigError.about("data.options", found, allowed) from None
+
+
+def suggested_sites(place: Path) -> tuple[str, ...]:
+    """The sites that had room when the mediator began a run; none if it does not say."""
+    try:
+        return tuple(map(str, json.loads((place / "turn.json").read_text())["sites"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()  # it is only a preference
 
 
 def check_names_no_code(config: RunConfig) -> None:

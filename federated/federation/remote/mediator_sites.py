@@ -45,11 +45,15 @@ ELSEWHERE = ("elsewhere",)
 
 
 def declarations(
-    config: RunConfig, connection: MediatorConnection, kept: Path
+    config: RunConfig,
+    connection: MediatorConnection,
+    kept: Path,
+    suggested: Collection[str] = (),
 ) -> Declarations | None:
     """What a run's sites disclose, if its data lies there; the same for every call.
 
-    `kept` stores it for a resumed run. Raises ReservationRefused if too few sites hold the data.
+    `kept` stores it for a resumed run. A new one prefers the `suggested` sites. Raises
+    ReservationRefused if too few sites hold the data.
     """
     if config.data.from_ is None:
         return None
@@ -67,7 +71,7 @@ def declarations(
         lacks = {site: f"it declares no data set {name}" for site in sorted(set(told) - set(held))}
         needed = f"{least} sites that declare data set {name} are needed, found {len(held)}"
         raise ReservationRefused({ReservationRefused.NO_SITE: needed, **lacks})
-    names = chosen(held, wanted.count, wanted.required)
+    names = chosen(held, wanted.count, wanted.required, suggested)
     made = {site: {name: held[site][name]} for site in names}
     replace_text(kept, json.dumps(made))
     return made
@@ -88,12 +92,14 @@ class MediatorSites(SiteSource):
         declared: Declarations | None = None,
         code: UserCode | None = None,
         members: Path | None = None,
+        suggested: Collection[str] = (),
     ) -> None:
         """The sites that the config asks for, as far as they are ready when opened.
 
         `again`: the run's gang was complete before, so it continues with as few sites as a gang
         that lost some. `declared` is what sites disclose of their data: those sites take part.
-        `members` is a file with the current sites' names, for the next coordinator. `code` came
+        `members` is a file with the current sites' names, for the next coordinator. A run that
+        begins prefers the `suggested` sites. `code` came
         with the run and goes to sites if they run any of it; without it, it is installed there.
         """
         self._config = config
@@ -102,6 +108,7 @@ class MediatorSites(SiteSource):
         self._declared = declared
         self._code = code
         self._members = members
+        self._suggested = () if again else tuple(suggested)
         self.names = tuple(declared or ELSEWHERE)
         self.counted = connection.drain_flows
         self.least = (config.sites.min_sites or 1) if again else config.sites.min_sites
@@ -133,7 +140,8 @@ class MediatorSites(SiteSource):
         )
         names = tuple(str(each.name) for each in ready)
         if self._declared is None:
-            self.names = names = stay or chosen(names, wanted.count, wanted.required, before)
+            first = before or self._suggested
+            self.names = names = stay or chosen(names, wanted.count, wanted.required, first)
             self._keep(names)
         if self._again:
             self._leave_others(names)

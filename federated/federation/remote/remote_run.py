@@ -40,6 +40,7 @@ def submit(
     run_id: str | None,
     detach: bool,
     shared: bool = False,
+    priority_class: str = "",
     as_json: bool,
 ) -> int:
     """Submit a run and follow it; the exit code. Raises ConfigError before anything is sent.
@@ -48,6 +49,7 @@ def submit(
     """
     from ...config import load_config, located, to_yaml
     from ...errors import ConfigError
+    from ...prepare.gang_request import run_ask
     from ...prepare.user_code import code_to_send
     from ...prepare.user_sources import import_paths
     from ..run_folder.folder import check_run_id, new_run_id
@@ -69,7 +71,15 @@ def submit(
     try:
         with interruptions(), access.open() as client:
             fate = f"run {run} may be submitted, or not: {access.step('runs', 'show', run)}"
-            found = client.submit(run, text, name=config.stem, code=code.archive, shared=shared)
+            found = client.submit(
+                run,
+                text,
+                name=config.stem,
+                code=code.archive,
+                shared=shared,
+                priority_class=priority_class,
+                ask=run_ask(checked),
+            )
     except KeyboardInterrupt:
         fail(f"interrupted; {fate}", INTERRUPTED)
     if as_json:

@@ -127,7 +127,11 @@ class RunParticipation:
                 answer = refusal(self._name, error)
             if not isinstance(answer, Promise):
                 refused = answer or Refusal(self._name, "it gave no answer")
-                told = {"reason": refused.reason, "unreachable": refused.unreachable}
+                told = {
+                    "reason": refused.reason,
+                    "unreachable": refused.unreachable,
+                    "full": refused.full,
+                }
                 return Payload(kind="refused", header=told)
             self._request, self._promise = request, answer
             self._lapsed_s, self.state = 0.0, ParticipationState.PROMISED

@@ -21,6 +21,8 @@ class CoordinatorRegistry:
 
     def __init__(self) -> None:
         self._going_on: set[RunId] = set()
+        self._in_line: set[RunId] = set()
+        """The runs that wait for their turn: sites keep nothing for them."""
         self._lines: dict[RunId, Line] = {}
         self._heard: set[RunId] = set()
         """The runs whose coordinators have sent something since the last check."""
@@ -31,11 +33,18 @@ class CoordinatorRegistry:
         """The runs that have a coordinator, or soon will again."""
         return frozenset(self._going_on)
 
+    def wait(self, run: RunId) -> None:
+        """Expect a run's coordinator at some time."""
+        self._going_on.discard(run)
+        self._in_line.add(run)
+
     def begin(self, run: RunId) -> None:
+        self._in_line.discard(run)
         self._going_on.add(run)
 
     def end(self, run: RunId) -> None:
         self._going_on.discard(run)
+        self._in_line.discard(run)
         self._tell_changed()
 
     def goes_on(self, run: RunId) -> bool:
@@ -44,7 +53,7 @@ class CoordinatorRegistry:
     async def listens(self, run: RunId) -> bool:
         """Wait until the coordinator of a run is attached; False if the run does not go on."""
         while run not in self._lines:
-            if run not in self._going_on:
+            if run not in self._going_on and run not in self._in_line:
                 return False
             await self._changed.wait()
         return True

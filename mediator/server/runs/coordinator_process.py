@@ -17,8 +17,10 @@ from pathlib import Path
 
 from ...wire.local_socket import NO_FORK_HANDLERS
 
-FINISHED, FAILED, NO_ROOM, STOPPED = 0, 1, 75, 130
-"""A coordinator's exit codes. After `NO_ROOM` (a full disk) it restarts once there is room."""
+FINISHED, FAILED, NO_ROOM, SITES_FULL, STOPPED = 0, 1, 75, 76, 130
+"""A coordinator's exit codes. After `NO_ROOM` (a full disk) it restarts once there is room, after
+`SITES_FULL` once its run has its turn again.
+"""
 _WITH_PARENT = """\
 import ctypes, os, sys
 if sys.platform == "linux":

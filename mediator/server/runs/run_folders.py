@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ LOG = "coordinator.log"
 CONFIG = "config.yaml"
 SUBMISSION = "submission.json"
 CODE = "code.zip"
+TURN = "turn.json"
+"""What the mediator tells a coordinator about the turn that its run has."""
 REMOVED = ".removed-"
 """Prefix of the folders of removed runs."""
 MOST_FILES = 10_000
@@ -61,6 +64,13 @@ class RunFolders:
             aside = path.with_suffix(".tmp")
             aside.write_bytes(content)
             aside.replace(path)
+
+    def write_turn(self, run: str, sites: Sequence[str]) -> None:
+        """Name the sites that had room when a run got its turn. OSError."""
+        path = self.of(run) / TURN
+        aside = path.with_suffix(".tmp")
+        aside.write_text(f"{json.dumps({'sites': list(sites)})}\n")
+        aside.replace(path)
 
     def is_whole(self, run: str) -> bool:
         """Whether all files of a submission were written; this one is the last."""

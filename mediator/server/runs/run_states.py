@@ -15,12 +15,13 @@ from ..store.database import Database
 
 log = logging.getLogger(__name__)
 
-GOES_ON = (RunState.SUBMITTED, RunState.RUNNING, RunState.STOPPING)
+GOES_ON = (RunState.SUBMITTED, RunState.QUEUED, RunState.RUNNING, RunState.STOPPING)
 ENDED = tuple(state for state in RunState if state not in GOES_ON)
 BEFORE: dict[RunState, tuple[RunState, ...]] = {
     RunState.SUBMITTED: (RunState.SUBMITTED,),
-    RunState.RUNNING: (RunState.SUBMITTED, RunState.RUNNING),
-    RunState.STOPPING: (RunState.SUBMITTED, RunState.RUNNING),
+    RunState.QUEUED: (RunState.SUBMITTED, RunState.QUEUED, RunState.RUNNING),
+    RunState.RUNNING: (RunState.SUBMITTED, RunState.QUEUED, RunState.RUNNING),
+    RunState.STOPPING: (RunState.SUBMITTED, RunState.QUEUED, RunState.RUNNING),
     RunState.STOPPED: GOES_ON,
     RunState.FINISHED: GOES_ON,
     RunState.FAILED: GOES_ON,

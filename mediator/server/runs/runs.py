@@ -20,6 +20,7 @@ from ..settings import ServerSettings
 from ..store import RunRecord, RunState
 from ..store.database import Database
 from .run_folders import RunFolders
+from .run_queue import check_ask
 from .run_states import ENDED, GOES_ON, RESUMABLE, RunStates
 from .supervisor import Supervisor
 
@@ -58,9 +59,10 @@ class Runs:
             else:
                 log.info("run %s goes on", record.id)
                 self.supervisor.begin(record, started=record.state is RunState.RUNNING)
+        self.supervisor.queue.open(await self._database.ask(self._database.store.last_starts))
 
     async def submit(self, request: pb.SubmitRequest, owner: str, role: Role) -> RunRecord:
-        """Accept a run, once per id, and start its coordinator."""
+        """Accept a run, once per id, and start its coordinator, or put it in line."""
         run = check_run(request.run)
         self._check(request)
         record = RunRecord(
@@ -70,6 +72,8 @@ class Runs:
             config_yaml=request.config_yaml,
             interactive=request.interactive,
             shared=request.shared,
+            priority_class=request.priority_class,
+            ask_json=request.ask_json,
             submitted_at=self._clock(),
             folder=str(self.folders.of(run)),
         )
@@ -89,6 +93,7 @@ class Runs:
             )
         if not _NAME.fullmatch(request.name):
             raise BadRequest(f"{request.name[:80]!r} cannot be the name of a config")
+        check_ask(request.ask_json, request.priority_class)
         if request.code and not self._settings.user_code:
             raise RequestRefused(
                 "this mediator takes no code that a run brings; have the modules installed where "

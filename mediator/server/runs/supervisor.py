@@ -1,6 +1,8 @@
 """Supervisor: keeps a coordinator process at work on each run until the run ends.
 
-A coordinator's exit code says how the run ended. Killed ones are restarted within a budget.
+A run's first coordinator waits for the run's turn in the queue. A coordinator's exit code says how
+the run ended. Killed ones are restarted within a budget. A run whose sites were full goes back to
+the queue.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from ..orders.coordinator_registry import CoordinatorRegistry
 from ..orders.sites import SiteRegistry
 from ..settings import ServerSettings
 from ..store import RunRecord, RunState, StoreError
-from .coordinator_process import FINISHED, NO_ROOM, STOPPED, CoordinatorProcess
+from .coordinator_process import FINISHED, NO_ROOM, SITES_FULL, STOPPED, CoordinatorProcess
 from .disk_room import LONGEST_PAUSE_S, DiskRoom
 from .run_folders import LOG, RunFolders
+from .run_queue import RunQueue, Turn
 from .run_states import RunStates
 
 log = logging.getLogger(__name__)
@@ -37,8 +40,10 @@ class Going:
     task: asyncio.Task[None]
     started: bool
     """Whether its start is in the store."""
-    owner: str
-    shared: bool
+    record: RunRecord
+    """As it was when this mediator began to supervise it."""
+    turn: asyncio.Future[Turn] | None
+    """Done once the run may begin; None after that."""
     process: CoordinatorProcess | None = None
     deaths: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,6 +65,7 @@ class Supervisor:
     _attached: CoordinatorRegistry
     _sites: SiteRegistry
     _room: DiskRoom
+    queue: RunQueue
     _going: dict[RunId, Going] = field(default_factory=dict)
     _ending: bool = False
 
@@ -91,9 +97,15 @@ class Supervisor:
     def begin(self, record: RunRecord, *, started: bool = False) -> None:
         """Supervise a run from now on; `started` if it has begun already."""
         run = RunId(record.id)
-        self._attached.begin(run)
+        turn = None
+        if started:
+            self._attached.begin(run)
+            self.queue.goes_on(record)
+        else:
+            self._attached.wait(run)
+            turn = self.queue.wait(record)
         task = asyncio.get_running_loop().create_task(self._supervise(run))
-        self._going[run] = Going(task, started, record.owner, record.shared)
+        self._going[run] = Going(task, started, record, turn)
 
     async def _supervise(self, run: RunId) -> None:
         """Keep a coordinator at work on a run until the run's end is stored."""
@@ -110,13 +122,14 @@ class Supervisor:
             facts = {"reason": reason, "ended_at": self._clock(), "digest": digest}
             await self._states.insist(run, state, **facts)
             log.info("run %s is %s%s", run, state, f": {reason}" if reason else "")
-            whose = {"owner": going.owner, "shared": going.shared}
+            whose = {"owner": going.record.owner, "shared": going.record.shared}
             self._events.say(f"run_{state}", run=run, **whose, reason=reason, digest=digest)
         finally:
             del self._going[run]
             self._attached.end(run)
             if not self._ending:
                 self._sites.orders.run_over(run)
+                self.queue.end(run)
             self._events.wake(run)
 
     async def _watch(self, run: RunId, going: Going) -> tuple[RunState, str]:
@@ -125,6 +138,8 @@ class Supervisor:
         while True:
             began_at = self._clock()
             try:
+                if not await self._has_turn(run, going):
+                    return RunState.STOPPED, "it was stopped"
                 code = await self._coordinated(run, going)
             except OSError as error:
                 if not is_full(error):
@@ -136,6 +151,9 @@ class Supervisor:
                 no_room = 0 if self._clock() - began_at > LONGEST_PAUSE_S else no_room
                 await self._wait_for_room(run, going, no_room)
                 no_room += 1
+                continue
+            if code == SITES_FULL and not going.stopping.is_set():
+                self._back_in_line(run, going)
                 continue
             if code == FINISHED:
                 return RunState.FINISHED, str(going.told.get("reason") or "")
@@ -163,6 +181,43 @@ class Supervisor:
                 return RunState.STOPPED, "it was stopped"
             except TimeoutError:
                 await self._states.note(run, RunState.RUNNING, restarted=True)
+
+    async def _has_turn(self, run: RunId, going: Going) -> bool:
+        """Wait in line until a run may begin; return False if it was stopped meanwhile. OSError."""
+        if going.turn is None:
+            return True
+        if not going.turn.done():
+            await self._say_queued(run)
+            stopping = asyncio.create_task(going.stopping.wait())
+            try:
+                await asyncio.wait((going.turn, stopping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+        if going.stopping.is_set():
+            return False
+        self._attached.begin(run)
+        await asyncio.to_thread(self._folders.write_turn, run, going.turn.result())
+        going.turn = None
+        return True
+
+    async def _say_queued(self, run: RunId) -> None:
+        found = self.queue.wait_of(run)
+        reason = "the mediator has just started" if found is None else found[0].reason
+        await self._states.note(run, RunState.QUEUED, reason=reason)
+        log.info("run %s waits in line: %s", run, reason)
+        self._events.say("run_queued", run=run, reason=reason)
+        try:
+            await self._events.tell(run, "run_waiting", run_id=run, reason=reason)
+        except StoreError as error:  # only this event is lost
+            log.error("run %s: an event is not kept: %s", run, error)
+
+    def _back_in_line(self, run: RunId, going: Going) -> None:
+        """Put a run in line again whose sites were full; sites release what it may hold there."""
+        self._attached.wait(run)
+        self._sites.orders.run_over(run)
+        self.queue.refused(run)
+        going.turn = self.queue.wait(going.record)
+        going.started = False
 
     async def _wait_for_room(self, run: RunId, going: Going, failures: int) -> None:
         await self._room.look_and_say(self._events)

@@ -96,8 +96,9 @@ class Coordinators:
                         raise BadMessage(f"the coordinator of run {run} asks for run {id.run}")
                     if order.ByteSize() > LARGEST_ORDER:
                         raise BadMessage(f"an order of over {LARGEST_ORDER} bytes")
-                    if order.verb == "check":
+                    if order.verb == "check":  # all sites of the gang have committed
                         order.header_json = self._signed(run, order)
+                        self._supervisor.queue.complete(run)
                     self._sites.orders.ask(message.order.site, order, id)
                 case "withdraw":
                     id = order_id(message.withdraw.id)

@@ -7,8 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fedpilot.fabric.core.scheduling.priority_classes import DEFAULT_CLASS
+
 from ...core.rules.results import run_without_results
-from ..store import RunRecord
+from ...core.run_queue import Wait
+from ..runs.run_queue import queue_json
+from ..store import RunRecord, RunState
 
 LONGEST_TRACEBACK = 8_000
 """Characters from the end of a traceback that users see."""
@@ -16,8 +20,18 @@ LAST_ROW = 64 << 10
 """Bytes at the end of the metrics file that are searched for the last round."""
 
 
-def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) -> str:
-    """A run as `fedpilot runs list` shows it or, with `whole`, as `show` does."""
+def run_json(
+    record: RunRecord,
+    folder: Path,
+    whole: bool,
+    *,
+    readable: bool,
+    place: tuple[Wait, int] | None = None,
+) -> str:
+    """A run as `fedpilot runs list` shows it or, with `whole`, as `show` does.
+
+    `place` is that of a queued run, and how many wait.
+    """
     manifest, last = _object(folder / "manifest.json"), _last_row(folder)
     facts = {
         "run_id": record.id,
@@ -27,6 +41,8 @@ def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) ->
         "reason": record.reason,
         "failure": str(manifest.get("failure") or ""),
         "interactive": record.interactive,
+        "priority_class": record.priority_class or DEFAULT_CLASS,
+        "queue": None,
         "shared": record.shared,
         "rounds": last.get("round", 0),
         "accuracy": last.get("accuracy"),
@@ -38,6 +54,8 @@ def run_json(record: RunRecord, folder: Path, whole: bool, *, readable: bool) ->
         "started_at": record.started_at,
         "ended_at": record.ended_at,
     }
+    if place is not None and record.state is RunState.QUEUED:
+        facts |= {"queue": queue_json(place), "reason": place[0].reason}
     if not readable:
         facts = run_without_results(facts)
     elif whole:

@@ -137,7 +137,8 @@ class UserRuns:
     def _run_json(self, record: RunRecord, peer: Peer, whole: bool = False) -> str:
         # Not the folder in the record: the mediator's folder may have been moved since.
         folder = self._runs.folders.of(record.id)
-        return run_json(record, folder, whole, readable=_reads(record, peer))
+        place = self._runs.supervisor.queue.wait_of(record.id)
+        return run_json(record, folder, whole, readable=_reads(record, peer), place=place)
 
 
 def _reads(record: RunRecord, peer: Peer) -> bool:

@@ -13,6 +13,7 @@ class RunState(StrEnum):
     """What `fedpilot runs list` shows."""
 
     SUBMITTED = "submitted"
+    QUEUED = "queued"
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -56,6 +57,10 @@ class RunRecord:
     folder: str = ""
     shared: bool = False
     """Whether all users may read its results, not only its owner and admins."""
+    priority_class: str = ""
+    """Empty for the default."""
+    ask_json: str = ""
+    """What it will ask of its sites; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,10 +167,12 @@ class Store:
     def newest_runs(self, most: int, after: str = "") -> tuple[tuple[RunRecord, ...], int]:
         """The newest runs, or those submitted before run `after`, and how many are older still.
 
-        Newest first, without their configs, which may be large. None if run `after` does not exist.
+        Newest first, without their configs and asks, which may be large. None if run `after` does
+        not exist.
         """
         place = tuple_(RUNS.c.submitted_at, RUNS.c.id)
-        columns = [each for each in RUNS.columns if each is not RUNS.c.config_yaml]
+        large = (RUNS.c.config_yaml, RUNS.c.ask_json)
+        columns = [each for each in RUNS.columns if each not in large]
         query, count = select(*columns), select(func.count()).select_from(RUNS)
         with self._reading() as connection:
             if after:
@@ -182,13 +184,19 @@ class Store:
             newest = query.order_by(RUNS.c.submitted_at.desc(), RUNS.c.id.desc()).limit(most)
             rows = connection.execute(newest).mappings().all()
             there = connection.execute(count).scalar_one()
-        runs = tuple(_run({**row, "config_yaml": ""}) for row in rows)
+        runs = tuple(_run({**row, "config_yaml": "", "ask_json": ""}) for row in rows)
         return runs, int(there) - len(runs)
 
     def runs_in(self, states: Iterable[RunState]) -> tuple[RunRecord, ...]:
         """The runs in one of these states, in order of submission."""
         rows = self._rows(select(RUNS).where(RUNS.c.state.in_(list(states))))
         return tuple(sorted(map(_run, rows), key=lambda run: (run.submitted_at, run.id)))
+
+    def last_starts(self) -> dict[str, float]:
+        """When the last run of each owner began."""
+        last = func.max(RUNS.c.started_at)
+        rows = self._rows(select(RUNS.c.owner, last.label("at")).group_by(RUNS.c.owner))
+        return {str(row["owner"]): float(row["at"]) for row in rows if row["at"] is not None}
 
     def set_run_state(
         self,

@@ -68,6 +68,8 @@ RUNS = Table(
     Column("reason", Text, nullable=False),
     Column("folder", Text, nullable=False),
     Column("shared", Boolean, nullable=False),
+    Column("priority_class", Text, nullable=False),
+    Column("ask_json", Text, nullable=False),
 )
 EVENTS = Table(
     "events",
@@ -113,7 +115,15 @@ def _share_runs(connection: Connection) -> None:
         )
 
 
-STEPS: tuple[Step, ...] = (METADATA.create_all, _share_runs)
+def _queue_runs(connection: Connection) -> None:
+    """Format 3: runs wait in line, by what they ask for and their priority class."""
+    there = {each["name"] for each in inspect(connection).get_columns("runs")}
+    for name in ("priority_class", "ask_json"):
+        if name not in there:
+            connection.execute(text(f"ALTER TABLE runs ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"))
+
+
+STEPS: tuple[Step, ...] = (METADATA.create_all, _share_runs, _queue_runs)
 """Step n migrates format n to format n + 1; an empty database has format 0.
 
 The first step makes today's tables, so later steps must check what there is to change.

@@ -120,6 +120,31 @@ def test_a_commit_can_fail(
     assert outcome.refusals == {"b": LAPSED.reason}
 
 
+FULL, NO = Refusal("s", "busy", full=True), Refusal("s", "never")
+
+
+@pytest.mark.parametrize(
+    ("answers", "min_sites", "required", "full"),
+    [
+        pytest.param("PFP", 3, "", True, id="one is full, and all are needed"),
+        pytest.param("FFF", 2, "", True, id="all are full"),
+        pytest.param("PFN", 2, "", True, id="with the full one, there would be enough"),
+        pytest.param("PFN", 3, "", False, id="there would still be too few"),
+        pytest.param("PFN", 1, "c", False, id="a required site will never promise"),
+        pytest.param("PNF", 1, "c", True, id="a required site is full"),
+        pytest.param("PNN", 3, "", False, id="none is full"),
+        pytest.param("PFP", 2, "", False, id="there are enough without the full one"),
+    ],
+)
+def test_a_later_attempt_may_succeed_if_sites_are_only_full(
+    answers: str, min_sites: int, required: str, full: bool
+) -> None:
+    kinds = {"P": Promise("s", 1), "F": FULL, "N": NO}
+    told = {site: kinds[kind] for site, kind in zip(SITES, answers, strict=True)}
+    _, outcome = talk(told, min_sites=min_sites, required=tuple(required))
+    assert outcome.full == full
+
+
 def test_refusals_say_why() -> None:
     _, outcome = talk({"a": Promise("a", 1), "b": None, "c": Refusal("c", "busy")}, min_sites=1)
     assert outcome.refusals == {"b": "no answer", "c": "busy"}

@@ -17,6 +17,8 @@ from fedpilot.mediator import (
     SiteUnreachable,
 )
 from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.errors import SitesFull
+from fedpilot.mediator.federation import gang_reservation
 
 
 def test_all_sites_promise_and_commit() -> None:
@@ -34,6 +36,24 @@ def test_a_refusal_releases_all_and_says_why() -> None:
         mediator_of(a, b).reserve(REQUEST)
     assert not a.held
     assert "commit" not in a.log
+
+
+def test_full_sites_are_told_from_others() -> None:
+    a, b = FakeSite("a"), FakeSite("b", Refusal("b", "busy", full=True))
+    with pytest.raises(SitesFull, match="site b: busy"):
+        mediator_of(a, b).reserve(REQUEST)
+    assert not a.held
+
+
+def test_a_site_that_does_not_answer_in_time_may_do_so_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_reservation, "ANSWER_S", -REQUEST.timeout_s)
+    a, b = FakeSite("a"), FakeSite("b")
+    monkeypatch.setattr(b, "prepare", lambda request: Future())
+    with pytest.raises(SitesFull, match="site b: no answer in time"):
+        mediator_of(a, b).reserve(REQUEST)
+    assert not a.held
 
 
 def test_enough_sites_go_on_without_the_others() -> None:

@@ -39,6 +39,11 @@ from fedpilot.mediator.federation.linked_site import promised
             Refusal("s", "busy"),
             id="one that says so wrongly",
         ),
+        pytest.param(
+            Payload(kind="refused", header={"reason": "busy", "full": True}),
+            Refusal("s", "busy", full=True),
+            id="a site that is full for now",
+        ),
         pytest.param(Payload(kind="promised"), None, id="a promise of nothing"),
         pytest.param(Payload(kind="promised", header={"vnodes": 0}), None, id="of no vnodes"),
         pytest.param(Payload(kind="promised", header={"vnodes": 10**9}), None, id="of too many"),

@@ -57,10 +57,14 @@ class Cluster:
     rounds: list[int] = field(default_factory=list)
     shares: list[str] = field(default_factory=list)
     """Whom its orders of rounds were about."""
+    manager: VirtualClusterManager | None = None
+    """Several runs of a site share one; by default, that of a site of 8 CPUs."""
 
     def __post_init__(self) -> None:
         self.gate.set()
-        manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
+        manager = self.manager
+        if manager is None:
+            manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
         self.site: Site = InProcessSite(self.name, manager)
         if self.policy is not None:
             self.site = PolicedSite(self.site, SiteContext(name=self.name), self.policy)
@@ -73,7 +77,8 @@ class Cluster:
                 answer = await done(self.site.prepare, GangRequest.from_json(header))
                 if isinstance(answer, Promise):
                     return Payload(kind="promised", header={"vnodes": answer.vnodes})
-                return Payload(kind="refused", header={"reason": answer.reason})
+                told = {"reason": answer.reason, "full": answer.full}
+                return Payload(kind="refused", header=told)
             case "check":
                 await done(self.site.check, payload.kind, payload)
             case "start":
@@ -128,9 +133,17 @@ def manned(here: Here, cluster: Cluster) -> FakeAgent:
 
 
 async def submit(
-    here: Here, run: str, config_yaml: str, interactive: bool = False, code: bytes = b""
+    here: Here,
+    run: str,
+    config_yaml: str,
+    interactive: bool = False,
+    code: bytes = b"",
+    *,
+    user_name: str = "otto",
+    **queue: str,
 ) -> None:
-    async with here.user("otto", Role.OPERATOR) as user:
+    """Submit a run; `queue` has its priority class and what it asks for, as JSON."""
+    async with here.user(user_name, Role.OPERATOR) as user:
         request = pb.SubmitRequest(
             protocol=PROTOCOL,
             run=run,
@@ -138,6 +151,7 @@ async def submit(
             name="n",
             interactive=interactive,
             code=code,
+            **queue,
         )
         await user.submit(request)
 

@@ -85,6 +85,8 @@ class FakeAgent:
         self.link: pb.Link | None = None
         self.round_trip_s = 0.0
         self.capacity = Capacity(total={"CPU": 4.0}, free={"CPU": 4.0}, machines=1)
+        self.runs: list[str] = []
+        """The runs for which it says that it holds something."""
         self.silent = False
         """Whether it speaks, while the connection stands."""
         self.blobs_only = False
@@ -226,6 +228,7 @@ class FakeAgent:
             data_json=self._data_json,
             held=[id_message(each) for each in self.held],
             link=self.link,
+            runs=self.runs,
         )
 
     async def _beat(self, every_s: float) -> None:

@@ -2,8 +2,8 @@
 
 The config is JSON: `orders`, a list of {"site", "key", "numbers" (of a tensor), "verb"};
 `events`, how many it tells; `wait_for`, so many sites; `then`, one of "finish", "wait", "fail",
-"serve" and "no room" (until there is a file called room). A line of `seen.jsonl` in the folder of
-the run for each answer, failure, and change of a site.
+"serve", "no room" and "sites full" (both until there is a file called room). A line of
+`seen.jsonl` in the folder of the run for each answer, failure, and change of a site.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def _then(what: str, mediator: MediatorConnection, stopped: threading.Event) -> 
     match what:
         case "no room":
             return 0 if Path(mediator.blobs.folder.parent / "room").exists() else 75
+        case "sites full":
+            return 0 if Path(mediator.blobs.folder.parent / "room").exists() else 76
         case "wait":
             return 130 if stopped.wait(60) else 1
         case "fail":

@@ -28,6 +28,7 @@ from fedpilot.mediator.server import Mediator, ServerSettings
 from fedpilot.mediator.wire.messages import PROTOCOL
 from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS, USER, Stub
 
+ENDED = ("finished", "failed", "stopped", "interrupted")
 SUPPORT = Path(__file__).parent
 SOURCE = SUPPORT.parents[2] / "src"
 COORDINATOR = (sys.executable, str(SUPPORT / "fake_coordinator.py"))
@@ -108,7 +109,14 @@ class Here:
             yield Stub(channel, USER)
 
     async def submit(
-        self, run: str, orders: Any = None, *, shared: bool = False, **config: Any
+        self,
+        run: str,
+        orders: Any = None,
+        *,
+        shared: bool = False,
+        priority_class: str = "",
+        ask: Any = None,
+        **config: Any,
     ) -> Any:
         """Submit a run of the fake coordinator."""
         asked = {"orders": orders or [], **config}
@@ -118,6 +126,8 @@ class Here:
             config_yaml=json.dumps(asked),
             name="test",
             shared=shared,
+            priority_class=priority_class,
+            ask_json="" if ask is None else json.dumps(ask),
         )
         return json.loads((await self.admin.submit(request)).run_json)
 
@@ -141,7 +151,7 @@ class Here:
     async def ended(self, run: str, within_s: float = SOON_S) -> Any:
         """A run, once it has ended."""
         deadline = time.monotonic() + within_s
-        while (found := await self.run(run))["status"] in ("submitted", "running", "stopping"):
+        while (found := await self.run(run))["status"] not in ENDED:
             log = self.folder / "runs" / run / "coordinator.log"
             said = log.read_text()[-2000:] if log.exists() else "no log"
             assert time.monotonic() < deadline, f"{run} goes on and on: {found}\n{said}"

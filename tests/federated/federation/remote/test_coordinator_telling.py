@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedpilot.federated.core.user_code.user_errors import failure_of
 from fedpilot.federated.federation.events import event
-from fedpilot.federated.federation.remote.coordinator_process import EventReporter
+from fedpilot.federated.federation.remote.coordinator_process import EventReporter, suggested_sites
 from fedpilot.federated.federation.report.wording import remark
+from fedpilot.mediator.errors import SitesFull
 
 
 class Line:
@@ -56,6 +59,20 @@ def test_a_run_that_will_go_on_is_told_as_waiting(
     assert line.told == [{"event": "run_waiting", "run_id": "r", "reason": reason}]
     assert not telling.ended
     assert remark("run_waiting", line.told[0]) == f"run r waits: {reason}"
+
+
+def test_a_run_whose_sites_are_full_has_not_ended(telling: EventReporter, line: Line) -> None:
+    telling(ended("failed", failure_of(SitesFull({"oslo": "busy"}))))
+    assert line.told == []
+    assert not telling.ended
+
+
+def test_the_sites_that_had_room_are_read_from_the_folder_of_a_run(tmp_path: Path) -> None:
+    assert suggested_sites(tmp_path) == ()
+    (tmp_path / "turn.json").write_text('{"sites": ["oslo", "rome"]}')
+    assert suggested_sites(tmp_path) == ("oslo", "rome")
+    (tmp_path / "turn.json").write_text('{"sites"')
+    assert suggested_sites(tmp_path) == ()
 
 
 def test_a_run_that_somebody_stopped_has_ended(

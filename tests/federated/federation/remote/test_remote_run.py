@@ -12,6 +12,7 @@ import pytest
 from fedpilot.federated import load_config
 from fedpilot.federated.core.user_code.code_archive import unpacked
 from fedpilot.federated.federation.remote.remote_run import exit_code_of_failure
+from fedpilot.mediator.core.run_queue import RunAsk
 from scripted_runs import CONFIG, events_of, invoke, trains
 from user_service import Served
 
@@ -138,6 +139,43 @@ def test_what_cannot_be_shared_is_bad_usage(
     arguments: tuple[str, ...], said: str, served: Served
 ) -> None:
     result = invoke("run", *arguments, "--share")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_run_says_its_class_and_what_it_asks_for(served: Served) -> None:
+    sizes = ("--set", "sites.count=2", "--set", "resources.workers=3")
+    options = ("--run-id", "base", "-d", "--priority-class", "build", *sizes, *served.options)
+    result = invoke("run", "digits.yaml", *options)
+    assert result.exit_code == 0, result.stderr
+    (submission,) = served.service.submissions
+    assert submission.priority_class == "build"
+    ask = RunAsk.from_json(json.loads(submission.ask_json))
+    assert ask == RunAsk(vnode={"CPU": 1.0}, workers=3, count=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(
+            ("digits.yaml", "--priority-class", "build"),
+            "--priority-class needs a run at a mediator",
+            id="a run here",
+        ),
+        pytest.param(
+            ("--resume", "base", "--priority-class", "build"),
+            "leave out --priority-class",
+            id="a run that goes on",
+        ),
+        pytest.param(
+            ("digits.yaml", "--priority-class", "royal"), "'inference', 'build'", id="no class"
+        ),
+    ],
+)
+def test_a_class_that_says_nothing_is_bad_usage(
+    arguments: tuple[str, ...], said: str, served: Served
+) -> None:
+    result = invoke("run", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
 

@@ -164,12 +164,13 @@ def test_a_start_that_failed_is_begun_anew(lab: Lab) -> None:
     assert lab.site.log == ["release", "prepare", "commit", "check w", "start"]
 
 
-def test_a_refusal_leaves_nothing(lab: Lab) -> None:
-    lab.site.answer = Refusal("s", "it is full")
+@pytest.mark.parametrize("full", [False, True])
+def test_a_refusal_leaves_nothing(lab: Lab, full: bool) -> None:
+    lab.site.answer = Refusal("s", "it is full", full=full)
     answer = lab.ask("prepare")
     assert (answer.kind, answer.header) == (
         "refused",
-        {"reason": "it is full", "unreachable": False},
+        {"reason": "it is full", "unreachable": False, "full": full},
     )
     assert lab.part.state is ParticipationState.FREE
 

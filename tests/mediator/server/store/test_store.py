@@ -196,6 +196,12 @@ def test_the_newest_runs_come_in_pages_without_their_configs(store: Store) -> No
     assert store.newest_runs(9, after="a") == ((), 0) == store.newest_runs(9, after="nobody")
 
 
+def test_when_the_last_run_of_each_owner_began(store: Store) -> None:
+    for name, owner, at in (("a", "ann", 5.0), ("b", "ann", 9.0), ("c", "bob", None)):
+        store.add_run(replace(RUN, id=name, owner=owner, started_at=at))
+    assert store.last_starts() == {"ann": 9.0}
+
+
 def test_a_state_changes_only_from_one_that_was_expected(store: Store) -> None:
     store.add_run(RUN)
     assert not store.set_run_state("r1", S.STOPPED, among=[S.RUNNING, S.STOPPING], ended_at=9.0)

@@ -84,6 +84,17 @@ def test_runs_of_before_they_could_be_shared_are_their_owners(url: str) -> None:
         assert store.add_run(shared) == shared
 
 
+def test_runs_of_before_they_waited_in_line_have_the_default_class(url: str) -> None:
+    with Store(url) as store:
+        store.add_run(replace(RUN, priority_class="build", ask_json="{}"))
+    dropped = [f"ALTER TABLE runs DROP COLUMN {name}" for name in ("priority_class", "ask_json")]
+    execute(url, *dropped, "UPDATE format SET number = 2")
+    with Store(url) as store:
+        assert store.run(RUN.id) == RUN
+        waits = replace(RUN, id="r2", priority_class="build", ask_json='{"workers": 2}')
+        assert store.add_run(waits) == waits == store.run("r2")
+
+
 def test_a_database_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """It was written by commit 11fbf80."""
     path = tmp_path / "mediator.sqlite"

@@ -1,0 +1,108 @@
+"""RunAsk: what a run will ask of its sites, as its submitter says when it submits it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from fedpilot.fabric.core.resources import Resources
+
+MOST_VNODES = 1_000_000
+MOST_NAMES = 10_000
+LARGEST_AMOUNT = 1e18
+"""Of one resource of one vnode; memory is in bytes."""
+LONGEST_NAME = 256
+
+
+class BadAsk(ValueError):
+    """A run's ask has another form, or impossible amounts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAsk:
+    """The gang of one run: vnodes of one size at some sites."""
+
+    vnode: Mapping[str, float] = field(default_factory=dict)
+    """Of one vnode, by Ray's names."""
+    workers: int | None = None
+    """Vnodes at each site; None for as many as fit, up to `at_most`."""
+    at_most: int = 16
+    count: int | None = None
+    """Sites that it takes; None for all that are ready."""
+    min_sites: int | None = None
+    """Sites that must promise; None for all that it takes."""
+    required: tuple[str, ...] = ()
+    data: str = ""
+    """The data set that its sites declare; empty if its data lies elsewhere."""
+
+    def at(self, total: Resources) -> Resources:
+        """What it asks of a site of this size."""
+        vnodes = self.workers
+        if vnodes is None:
+            fit = Resources.of(self.vnode).copies_in(total)
+            vnodes = max(1, min(self.at_most, fit))
+        return Resources.of({name: amount * vnodes for name, amount in self.vnode.items()})
+
+    def in_words(self) -> str:
+        """Its part at one site, such as `2 vnodes of 1 CPU`."""
+        number = f"up to {self.at_most}" if self.workers is None else str(self.workers)
+        return f"{number} vnode{'' if number == '1' else 's'} of {Resources.of(self.vnode)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "vnode": dict(self.vnode),
+            "workers": self.workers,
+            "at_most": self.at_most,
+            "count": self.count,
+            "min_sites": self.min_sites,
+            "required": list(self.required),
+            "data": self.data,
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Read a submitter's ask, in which unknown keys are ignored. BadAsk."""
+        if not isinstance(values, dict):
+            raise BadAsk(f"it is no object: {values!r:.80}")
+        vnode = values.get("vnode", {})
+        if not isinstance(vnode, dict) or len(vnode) > MOST_NAMES or not all(map(_is_name, vnode)):
+            raise BadAsk(f"vnode: {vnode!r:.80}")
+        for name, amount in vnode.items():
+            if not _is_amount(amount):
+                raise BadAsk(f"{amount!r:.40} of {name} is no amount")
+        required, data = values.get("required", []), values.get("data", "")
+        if (
+            not isinstance(required, list)
+            or len(required) > MOST_NAMES
+            or not all(map(_is_name, required))
+        ):
+            raise BadAsk(f"required: {required!r:.80}")
+        if data and not _is_name(data):
+            raise BadAsk(f"data: {data!r:.80}")
+        return cls(
+            vnode=vnode,
+            workers=_number(values, "workers"),
+            at_most=_number(values, "at_most") or cls().at_most,
+            count=_number(values, "count"),
+            min_sites=_number(values, "min_sites"),
+            required=tuple(required),
+            data=data or "",
+        )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME
+
+
+def _is_amount(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0 <= value <= LARGEST_AMOUNT  # type: ignore[arg-type, operator]
+
+
+def _number(values: Mapping[str, Any], key: str) -> int | None:
+    value = values.get(key)
+    if value is not None and (type(value) is not int or not 1 <= value <= MOST_VNODES):
+        raise BadAsk(f"{key}: {value!r:.40} is no number of 1 to {MOST_VNODES}")
+    return value

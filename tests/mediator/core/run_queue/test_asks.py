@@ -1,0 +1,46 @@
+"""What a run asks for is read back as it was written, and refused if it is impossible."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from fedpilot.fabric.core.resources import Resources
+from fedpilot.mediator.core.run_queue import BadAsk, RunAsk
+
+
+def test_an_ask_is_read_back() -> None:
+    ask = RunAsk(vnode={"CPU": 0.5, "memory": 1e9}, workers=3, count=2, required=("a",), data="x")
+    assert RunAsk.from_json(json.loads(json.dumps(ask.to_json()))) == ask
+    assert RunAsk.from_json({"later": 1}) == RunAsk()
+
+
+def test_an_ask_for_as_many_as_fit_depends_on_the_site() -> None:
+    ask = RunAsk(vnode={"CPU": 2.0}, at_most=3)
+    sizes = {1: 2, 2: 2, 5: 4, 100: 6}
+    for cpus, wanted in sizes.items():
+        assert ask.at(Resources.of({"CPU": cpus})) == Resources.of({"CPU": wanted})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([], id="a list"),
+        pytest.param({"vnode": {"CPU": -1}}, id="a negative amount"),
+        pytest.param({"vnode": {"CPU": math.inf}}, id="an endless amount"),
+        pytest.param({"vnode": {"CPU": "1"}}, id="an amount in words"),
+        pytest.param({"vnode": {"": 1}}, id="a resource without a name"),
+        pytest.param({"workers": 0}, id="no worker"),
+        pytest.param({"workers": 10**9}, id="a billion workers"),
+        pytest.param({"count": True}, id="a truth for a number"),
+        pytest.param({"required": "a"}, id="a site that is no list"),
+        pytest.param({"required": [1]}, id="a number for a site"),
+        pytest.param({"data": 3}, id="a number for a data set"),
+    ],
+)
+def test_an_impossible_ask_is_refused(values: Any) -> None:
+    with pytest.raises(BadAsk):
+        RunAsk.from_json(values)
