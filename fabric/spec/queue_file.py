@@ -17,7 +17,7 @@ from fedpilot.common.strict_yaml.checks import in_file, known, problem
 from fedpilot.common.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
 from fedpilot.common.strict_yaml.reading import read, text_of
 from fedpilot.common.strict_yaml.schema_problems import MISSING, Located, problems_of, value_at
-from fedpilot.common.text.amounts import listed
+from fedpilot.common.text.amounts import counted, listed
 
 from ..core.scheduling.priority_classes import CLASSES, DEFAULT_CLASS
 from ..core.selectors import Selector, check_label, matches, parse
@@ -142,8 +142,11 @@ def _unknown(what: str, name: str, names: Sequence[str]) -> str:
     return f"there is no {what} {printable(name)}{hint}; there are: {there}"
 
 
-def read_queue_file(path: FilePath) -> QueueFile:
-    """The queues in a file. Raises BadFile, with the line of each problem."""
+def read_queue_file(path: FilePath, one_pool: str = "") -> QueueFile:
+    """The queues in a file. Raises BadFile, with the line of each problem.
+
+    `one_pool` names what is a single pool, so that the file may declare none.
+    """
     name = printable(str(path), 200)
     read_as = read(text_of(path), lambda line: f"{name}:{line}")
     if read_as.problems:
@@ -151,7 +154,10 @@ def read_queue_file(path: FilePath) -> QueueFile:
     values = {} if read_as.value is None else read_as.value
     found = _declared(values)
     if isinstance(found, QueueFile):
-        return found
+        if not (one_pool and found.pools):
+            return found
+        allowed = f"no pools: {one_pool} are the pool `{DEFAULT_POOL}`"
+        found = [problem(("pools",), counted(len(found.pools), "pool"), allowed)]
     raise BadFile(in_file(found, read_as.lines, name, values))
 
 

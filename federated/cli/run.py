@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--priority-class",
-    type=click.Choice(list(CLASSES)),
-    help=f"At a mediator: who waits in line goes by it, the first of these first. "
-    f"Default: {DEFAULT_CLASS}.",
+    metavar="CLASS",
+    help=f"At a mediator: who waits in line goes by it. There are {', '.join(CLASSES)}, the first "
+    "one first, and those of the mediator's file of queues. Default: resources.priority_class of "
+    f"the config, or {DEFAULT_CLASS}.",
 )
 @EVENTS
 @with_mediator

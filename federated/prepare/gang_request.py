@@ -53,6 +53,8 @@ def run_ask(config: RunConfig) -> RunAsk:
         min_sites=sites.min_sites,
         required=tuple(sites.required),
         data="" if config.data.from_ is None else config.data.dataset or "",
+        project=request.project,
+        priority_class=request.priority_class,
     )
 
 

@@ -117,6 +117,13 @@ def mediator() -> None:
     help="Most runs of one user at work at once; more wait in line. Default: any number.",
 )
 @click.option(
+    "--queues",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="YAML file of projects that share the sites: quotas and shares of all sites together, and "
+    "who may submit what, as in `fedpilot queue apply`. Default: runs name any project.",
+)
+@click.option(
     "--keep-days",
     metavar="DAYS",
     type=click.FloatRange(min=0, min_open=True),
@@ -146,6 +153,7 @@ def start(
     max_connections: int,
     max_connections_per_address: int,
     runs_per_user: int | None,
+    queues: Path | None,
     keep_days: float | None,
     keep_runs: int | None,
     keep_size: int | None,
@@ -172,6 +180,8 @@ def start(
     # gRPC logs each failed handshake without its peer; the watcher logs peers, in summaries.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with exit_codes():
+        from fedpilot.fabric.spec.queue_file import read_queue_file
+
         from ..server import LogPace, ServerSettings, raise_descriptors
         from ..wire.transfer import keep_freed_memory
 
@@ -181,6 +191,9 @@ def start(
         logging.basicConfig(format=shown, level=logging.INFO, handlers=[handler])
         raise_descriptors()
 
+        projects = (
+            None if queues is None else read_queue_file(queues, one_pool="a mediator's sites")
+        )
         settings = ServerSettings(
             folder=folder,
             host=host,
@@ -191,6 +204,7 @@ def start(
             connections=max_connections,
             connections_per_address=max_connections_per_address,
             queue=QueueSettings(runs_per_user=runs_per_user),
+            projects=projects,
             retention=Retention(days=keep_days, runs=keep_runs, nbytes=keep_size),
         )
         keep_freed_memory()

@@ -18,6 +18,7 @@ from fedpilot.common.text.plain_text import plain_line, plain_lines
 from fedpilot.fabric.terminal.words import amounts, figure, ordered
 
 from ..core.links import LinkSpeed, in_words
+from ..core.run_queue import DEFAULT_PROJECT
 from .statuses import RUNS, SITES
 
 Document = Mapping[str, Any]
@@ -168,12 +169,15 @@ def run_table(runs: Sequence[Document], now: float) -> RenderableType:
 
 def _line(queued: Sequence[Document]) -> RenderableType:
     """The runs that wait, in order of their places, and what each waits for."""
-    shown = ruled("place", "run", "class", "waits for", right=("place",))
+    projects = {_text(run, "project") for run in queued} - {"", DEFAULT_PROJECT}
+    extra = ("project",) if projects else ()
+    shown = ruled("place", "run", *extra, "class", "waits for", right=("place",))
     for run in sorted(queued, key=lambda run: _number(_mapping(run, "queue"), "place")):
         place = _mapping(run, "queue")
         shown.add_row(
             _place(place),
             Text(_text(run, "run_id"), "bold"),
+            *(_text(run, key) for key in extra),
             _text(run, "priority_class"),
             Text(_text(place, "waits_for")),
         )
@@ -206,6 +210,8 @@ def run_details(
             facts.add_row(name, _moment(run, key, now))
     if place := _mapping(run, "queue"):
         text = f"{_place(place)}, class {_text(run, 'priority_class')}"
+        if _text(run, "project") not in ("", DEFAULT_PROJECT):
+            text += f", project {_text(run, 'project')}"
         facts.add_row("place in line", Text(text))
     if run.get("restarts"):
         facts.add_row("restarts", f"its coordinator died {counted(run['restarts'], 'time')}")

@@ -144,7 +144,7 @@ class Mediator:
         sites = SiteRegistry(settings, clock, database, events, attached, accounting, blobs)
         room = DiskRoom(settings.folder, space_of)
         states, folders = RunStates(database, events), RunFolders(settings.runs)
-        queue = RunQueue(settings.queue, clock, sites.table)
+        queue = RunQueue(settings.queue, clock, sites.table, settings.projects)
         supervisor = Supervisor(
             settings, clock, states, folders, events, attached, sites, room, queue
         )

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedpilot.fabric.spec.queue_file import QueueFile
+
 from ..core.health import HealthSettings
 from ..core.restarts import RestartSettings
 from ..core.retention import Retention
@@ -70,6 +72,8 @@ class ServerSettings:
     """How long a coordinator may take to end on request."""
     queue: QueueSettings = field(default_factory=QueueSettings)
     """The order of runs that wait, and how many of a user work at once."""
+    projects: QueueFile | None = None
+    """The projects that share the sites; None for a single one that may have everything."""
     user_code: bool = True
     """Whether runs may bring or name their own code, which their coordinators load."""
     retention: Retention = field(default_factory=Retention)

@@ -15,7 +15,7 @@ If the quotas used are more than there is, every queue keeps its quota as its sh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -145,20 +145,31 @@ def shares_of(
     snapshot: SchedulingSnapshot, asked: Sequence[Sequence[int]], settings: Settings
 ) -> tuple[Amounts, ...]:
     """The fair share of every queue; `UNLIMITED` where nothing is rationed."""
-    shares = [[UNLIMITED] * len(snapshot.scale.names) for _ in snapshot.queues]
-    siblings: dict[tuple[str, QueueIndex | None], list[QueueIndex]] = defaultdict(list)
-    for index, queue in enumerate(snapshot.queues):
-        siblings[queue.pool, queue.parent].append(QueueIndex(index))
     totals = capacity_by_pool(snapshot)
-    nothing = (0,) * len(snapshot.scale.names)
-    for (pool, parent), members in siblings.items():  # departments come before their projects
-        for i, unit in enumerate(snapshot.scale.units):
-            if not any(snapshot.queues[q].rationed[i] for q in members):
+    return shares_among(snapshot.queues, asked, totals, snapshot.scale.units, settings.usage_effect)
+
+
+def shares_among(
+    queues: Sequence[PoolQueue],
+    asked: Sequence[Sequence[int]],
+    totals: Mapping[str, Amounts],
+    units: Amounts,
+    usage_effect: float = 0.0,
+) -> tuple[Amounts, ...]:
+    """The fair share of every queue, departments before their projects; `totals` is by pool."""
+    shares = [[UNLIMITED] * len(units) for _ in queues]
+    siblings: dict[tuple[str, QueueIndex | None], list[QueueIndex]] = defaultdict(list)
+    for index, queue in enumerate(queues):
+        siblings[queue.pool, queue.parent].append(QueueIndex(index))
+    nothing = (0,) * len(units)
+    for (pool, parent), members in siblings.items():
+        for i, unit in enumerate(units):
+            if not any(queues[q].rationed[i] for q in members):
                 continue
             above = UNLIMITED if parent is None else shares[parent][i]
             total = min(above, totals.get(pool, nothing)[i])
-            claims = [_claim(snapshot.queues[q], i, asked[q][i]) for q in members]
-            found, _ = divide(total, claims, unit, settings.usage_effect)
+            claims = [_claim(queues[q], i, asked[q][i]) for q in members]
+            found, _ = divide(total, claims, unit, usage_effect)
             for q, share in zip(members, found, strict=True):
                 shares[q][i] = share
     return tuple(map(tuple, shares))

@@ -36,6 +36,10 @@ class RunAsk:
     required: tuple[str, ...] = ()
     data: str = ""
     """The data set that its sites declare; empty if its data lies elsewhere."""
+    project: str = ""
+    """Empty for the default."""
+    priority_class: str = ""
+    """At its sites; in line, too, unless its submitter names another. Empty for the default."""
 
     def at(self, total: Resources) -> Resources:
         """What it asks of a site of this size."""
@@ -59,6 +63,8 @@ class RunAsk:
             "min_sites": self.min_sites,
             "required": list(self.required),
             "data": self.data,
+            "project": self.project,
+            "priority_class": self.priority_class,
         }
 
     @classmethod
@@ -72,15 +78,16 @@ class RunAsk:
         for name, amount in vnode.items():
             if not _is_amount(amount):
                 raise BadAsk(f"{amount!r:.40} of {name} is no amount")
-        required, data = values.get("required", []), values.get("data", "")
+        required = values.get("required", [])
         if (
             not isinstance(required, list)
             or len(required) > MOST_NAMES
             or not all(map(_is_name, required))
         ):
             raise BadAsk(f"required: {required!r:.80}")
-        if data and not _is_name(data):
-            raise BadAsk(f"data: {data!r:.80}")
+        data, project, class_ = (
+            _name(values, key) for key in ("data", "project", "priority_class")
+        )
         return cls(
             vnode=vnode,
             workers=_number(values, "workers"),
@@ -88,12 +95,21 @@ class RunAsk:
             count=_number(values, "count"),
             min_sites=_number(values, "min_sites"),
             required=tuple(required),
-            data=data or "",
+            data=data,
+            project=project,
+            priority_class=class_,
         )
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME
+
+
+def _name(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key) or ""
+    if value and not _is_name(value):
+        raise BadAsk(f"{key}: {value!r:.80}")
+    return str(value)
 
 
 def _is_amount(value: object) -> bool:

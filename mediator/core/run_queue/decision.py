@@ -1,12 +1,13 @@
 """Decides which of the waiting runs begin now, and says what each of the others waits for.
 
-1. Order: the higher priority class first. In a class, first the runs that have waited longer than
-   `starvation_s`. Then users take turns: a user's first run comes before another user's second, and
-   runs at work count as turns taken; of two users, first the one whose last run began earlier. Then
-   age.
-2. A run begins if enough sites have room for its part. A run that does not fit is skipped, and the
-   runs behind it are tried. They leave its sites alone after `starvation_s`, and if it lacks only
-   what ended runs are about to release, since sites release one after the other.
+1. Order: projects by their shares (`shares`). In a project, the higher priority class first. In a
+   class, first the runs that have waited longer than `starvation_s`. Then users take turns: a
+   user's first run comes before another user's second, and runs at work count as turns taken; of
+   two users, first the one whose last run began earlier. Then age.
+2. A run begins if its project may have as much and enough sites have room for its part. A run that
+   does not fit is skipped, and the runs behind it are tried. They leave its sites alone after
+   `starvation_s`, and if it lacks only what ended runs are about to release, since sites release
+   one after the other.
 3. The decision only saves attempts in vain: sites still decide. So a run begins as well if too few
    sites are known, or if it could never fit: its coordinator waits for sites, and a site's refusal
    says why.
@@ -27,6 +28,7 @@ from fedpilot.common.text.amounts import counted
 from fedpilot.fabric.core.resources import Resources
 
 from .asks import RunAsk
+from .shares import ProjectQueues, SharedLine
 
 SHOWN = 5
 """Holders that a reason names."""
@@ -62,6 +64,13 @@ class WaitingRun:
     """Whether its sites were full at its last attempt."""
     not_before: float = 0.0
     """When it may try again after that."""
+    preemptible: bool = True
+    """Whether its project may use more than its quota for it."""
+
+    @property
+    def project(self) -> str:
+        """Empty for the default."""
+        return "" if self.ask is None else self.ask.project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,12 @@ class RunAtWork:
     """Whether no other run may reserve at its sites until its gang is complete."""
     leaving: bool = False
     """Whether it has ended, and sites still release its part."""
+    preemptible: bool = True
+
+    @property
+    def project(self) -> str:
+        """Empty for the default."""
+        return "" if self.ask is None else self.ask.project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +153,29 @@ def decide(
     settings: QueueSettings,
     now: float,
     began: Mapping[str, float] | None = None,
+    projects: ProjectQueues | None = None,
 ) -> QueueDecision:
     """Decide about all waiting runs, in order; `began` is when each user's last run did."""
     floor = _Floor(sites, at_work)
     begins: list[Begin] = []
     waits: list[Wait] = []
-    for run in in_order(waiting, floor.at_work, settings, now, began or {}):
-        found = _limited(run, floor, settings) or _paused(run, now) or _placed(run, floor)
+    runs = {each.run: each for each in in_order(waiting, floor.at_work, settings, now, began or {})}
+    line = SharedLine(
+        projects or ProjectQueues(),
+        floor.total(),
+        [(run, floor.held(run)) for run in floor.at_work if not run.leaving],
+        [(run, floor.asked(run)) for run in runs.values()],
+    )
+    while (next_ := line.pop()) is not None:
+        run = runs[next_]
+        found: Begin | _NotYet | None = _limited(run, floor, settings) or _paused(run, now)
+        if found is None and (refused := line.refusal(run)):
+            found = _NotYet(refused)
+        found = found or _placed(run, floor)
         if isinstance(found, Begin):
             begins.append(found)
             floor.begin(run, found.sites)
+            line.begin(run)
             continue
         late = now - run.submitted_at > settings.starvation_s
         if found.soon or (found.starves and late):
@@ -163,7 +191,7 @@ def in_order(
     now: float,
     began: Mapping[str, float],
 ) -> list[WaitingRun]:
-    """The waiting runs, in the order in which they are tried."""
+    """The waiting runs, in the order in which those of one project are tried."""
     by_age = sorted(waiting, key=lambda run: (-run.priority, run.submitted_at, run.run))
     taken = Counter(run.user for run in at_work if not run.leaving)
     turns: dict[str, int] = {}
@@ -206,6 +234,7 @@ class _Floor:
         self._here: dict[str, list[RunAtWork]] = {name: [] for name in self.sites}
         self._claims: dict[str, WaitingRun] = {}
         self._parts: dict[tuple[int, str], Resources] = {}
+        self._asked: dict[int, Resources] = {}
         self.lacking: dict[tuple[int, bool], _NotYet] = {}
         """By ask, and whether its run was refused: why it does not begin, as things are now."""
         for run in self.at_work:
@@ -220,6 +249,7 @@ class _Floor:
             sites=frozenset(sites),
             reserving=True,
             alone=run.refused,
+            preemptible=run.preemptible,
         )
         self.at_work.append(begun)
         self.lacking.clear()
@@ -248,6 +278,32 @@ class _Floor:
         if key not in self._parts:
             self._parts[key] = ask.at(site.total)
         return self._parts[key]
+
+    def total(self) -> Resources:
+        """What all sites have together."""
+        return Resources.total(site.total for site in self.sites.values())
+
+    def held(self, run: RunAtWork) -> Resources:
+        """What a run at work has of all sites."""
+        if run.ask is None:
+            return Resources()
+        there = [self.sites[name] for name in sorted(run.sites) if name in self.sites]
+        return Resources.total(self._part(run.ask, site) for site in there)
+
+    def asked(self, run: WaitingRun) -> Resources:
+        """What a run asks of as many sites as it takes; of the first ones, where parts differ."""
+        if (ask := run.ask) is None:
+            return Resources()
+        key = id(ask)
+        if key not in self._asked:
+            large = [site for site in self.known(ask) if self.could_hold(ask, site)]
+            first = _required_first(ask, [site.name for site in large])[: ask.count]
+            self._asked[key] = Resources.total(self._part(ask, self.sites[n]) for n in first)
+        return self._asked[key]
+
+    def known(self, ask: RunAsk) -> list[SiteRoom]:
+        """The sites with a run's data."""
+        return [site for site in self.sites.values() if not ask.data or ask.data in site.data]
 
     def could_hold(self, ask: RunAsk, site: SiteRoom) -> bool:
         """Whether an idle site of this size holds the run's part."""
@@ -311,7 +367,7 @@ def _placed(run: WaitingRun, floor: _Floor) -> Begin | _NotYet:
 
 
 def _tried(run: WaitingRun, ask: RunAsk, floor: _Floor) -> Begin | _NotYet:
-    known = [site for site in floor.sites.values() if not ask.data or ask.data in site.data]
+    known = floor.known(ask)
     names = {site.name for site in known}
     least = max(ask.min_sites or ask.count or 1, 1)
     if len(known) < least or not names.issuperset(ask.required):
@@ -323,11 +379,15 @@ def _tried(run: WaitingRun, ask: RunAsk, floor: _Floor) -> Begin | _NotYet:
     blocked = {site.name: floor.blocked(run, ask, site) for site in large}
     free = [name for name, holders in blocked.items() if holders is None]
     if len(free) >= needed and set(free).issuperset(ask.required):
-        first = sorted(free, key=lambda name: (name not in ask.required, name))
-        return Begin(run.run, tuple(sorted(first[: ask.count])), "its sites have room")
+        first = _required_first(ask, free)[: ask.count]
+        return Begin(run.run, tuple(sorted(first)), "its sites have room")
     lacking = _lacking(ask, needed, blocked, floor.sites)
     soon = {*free, *(site.name for site in large if floor.soon_free(ask, site))}
     return replace(lacking, soon=len(soon) >= needed and soon.issuperset(ask.required))
+
+
+def _required_first(ask: RunAsk, names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (name not in ask.required, name))
 
 
 def _lacking(

@@ -16,10 +16,17 @@ from typing import Any
 
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.core.scheduling.priority_classes import CLASSES, DEFAULT_CLASS
+from fedpilot.fabric.core.scheduling.snapshot import Scale
+from fedpilot.fabric.spec.queue_file import QueueFile
+from fedpilot.fabric.spec.queue_table import QueueTable
 
 from ...core.health import SiteState
+from ...core.rules.roles import Role
 from ...core.run_queue import (
+    DEFAULT_PROJECT,
+    POOL,
     BadAsk,
+    ProjectQueues,
     QueueSettings,
     RunAsk,
     RunAtWork,
@@ -28,7 +35,7 @@ from ...core.run_queue import (
     WaitingRun,
     decide,
 )
-from ...errors import BadRequest
+from ...errors import BadRequest, RequestRefused
 from ...wire.messages import RunId
 from ..orders.site_table import SiteEntry, SiteTable
 from ..store import RunRecord
@@ -60,6 +67,8 @@ class RunQueue:
     _settings: QueueSettings
     _clock: Callable[[], float]
     _sites: SiteTable
+    _file: QueueFile | None = None
+    """The projects that share the sites; None if runs name any."""
     _open: bool = False
     """Whether all runs of the previous mediator are in line again."""
     _waiting: dict[RunId, _Line] = field(default_factory=dict)
@@ -75,6 +84,26 @@ class RunQueue:
     _data: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)
     """By site, its data as it was told, and the names of its data sets."""
 
+    def __post_init__(self) -> None:
+        file = self._file or QueueFile.unlimited()
+        scale = Scale.of(dict.fromkeys(sorted(file.resources), 1.0))
+        self._table = QueueTable(file, scale, (POOL,))
+        self._projects = ProjectQueues(scale=scale, queues=self._table.queues)
+
+    def check(self, ask_json: str, priority_class: str, user: str, role: Role) -> None:
+        """Raise BadRequest or RequestRefused for a run that may not wait here."""
+        ask = _checked(ask_json)
+        if self._file is None:
+            if priority_class and priority_class not in CLASSES:
+                raise BadRequest(
+                    f"{priority_class[:80]!r} is no priority class; there are {', '.join(CLASSES)}"
+                )
+            return
+        ask = ask or RunAsk()
+        class_ = priority_class or ask.priority_class
+        if why := self._file.refusal(ask.project, user, (str(role),), class_):
+            raise RequestRefused(why)
+
     def open(self, began: Mapping[str, float]) -> None:
         """Begin to give turns; `began` is when each user's last run did."""
         self._open = True
@@ -84,12 +113,14 @@ class RunQueue:
     def wait(self, record: RunRecord) -> asyncio.Future[Turn]:
         """Put a run in line; the future is done when it may begin."""
         run = RunId(record.id)
+        priority, preemptible = self._level(record)
         waiting = WaitingRun(
             run=run,
             user=record.owner,
-            priority=CLASSES.get(record.priority_class, CLASSES[DEFAULT_CLASS]),
+            priority=priority,
             submitted_at=record.submitted_at,
             ask=_ask_of(record),
+            preemptible=preemptible,
         )
         line = _Line(waiting, asyncio.get_running_loop().create_future())
         if refusals := self._refusals.get(run, 0):
@@ -105,7 +136,10 @@ class RunQueue:
     def goes_on(self, record: RunRecord) -> None:
         """Count a run as at work that began before this mediator did."""
         run = RunId(record.id)
-        self._at_work[run] = RunAtWork(run=run, user=record.owner, ask=_ask_of(record))
+        _, preemptible = self._level(record)
+        self._at_work[run] = RunAtWork(
+            run=run, user=record.owner, ask=_ask_of(record), preemptible=preemptible
+        )
 
     def complete(self, run: RunId) -> None:
         """Record that a run has its gang; until it ends, its sites count as taken.
@@ -158,7 +192,7 @@ class RunQueue:
         if seen == self._seen and not any(paused):
             return
         self._seen = seen
-        found = decide(waiting, at_work, sites, self._settings, now, self._began)
+        found = decide(waiting, at_work, sites, self._settings, now, self._began, self._projects)
         self._waits = {RunId(each.run): each for each in found.waits}
         if found.begins:
             self._seen = ()  # the same facts, seen again, are of another attempt
@@ -173,10 +207,20 @@ class RunQueue:
                 sites=frozenset(begin.sites),
                 reserving=True,
                 alone=line.run.refused,
+                preemptible=line.run.preemptible,
             )
             log.info("run %s has its turn: %s", run, begin.reason)
             if not line.turn.done():
                 line.turn.set_result(begin.sites)
+
+    def _level(self, record: RunRecord) -> tuple[int, bool]:
+        """A run's priority, and whether its project may use more than its quota for it."""
+        name = class_of(record)
+        if self._file is None:
+            return CLASSES.get(name, CLASSES[DEFAULT_CLASS]), True
+        if name not in self._file.class_names:  # of an earlier file
+            name = DEFAULT_CLASS
+        return self._table.priority_and_preemptible(name, 0, None)
 
     def _held(self, run: RunId) -> list[str]:
         """The sites that hold a run's part, or have yet to release it."""
@@ -203,18 +247,25 @@ class RunQueue:
         return names
 
 
-def check_ask(ask_json: str, priority_class: str) -> None:
-    """Raise BadRequest for an ask or a priority class that the queue cannot take."""
-    if priority_class and priority_class not in CLASSES:
-        raise BadRequest(
-            f"{priority_class[:80]!r} is no priority class; there are {', '.join(CLASSES)}"
-        )
+def _checked(ask_json: str) -> RunAsk | None:
+    """What a run asks for. BadRequest."""
     if len(ask_json) > LARGEST_ASK:
         raise BadRequest(f"what a run asks for has at most {LARGEST_ASK} characters")
     try:
-        _parsed(ask_json)
+        return _parsed(ask_json)
     except (BadAsk, ValueError, RecursionError) as error:
         raise BadRequest(f"that is not what a run can ask for: {error!s:.200}") from None
+
+
+def class_of(record: RunRecord) -> str:
+    """The priority class of a run in line."""
+    ask = _ask_of(record)
+    return record.priority_class or ("" if ask is None else ask.priority_class) or DEFAULT_CLASS
+
+
+def project_of(record: RunRecord) -> str:
+    ask = _ask_of(record)
+    return ("" if ask is None else ask.project) or DEFAULT_PROJECT
 
 
 def queue_json(found: tuple[Wait, int]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from ..settings import ServerSettings
 from ..store import RunRecord, RunState
 from ..store.database import Database
 from .run_folders import RunFolders
-from .run_queue import check_ask
 from .run_states import ENDED, GOES_ON, RESUMABLE, RunStates
 from .supervisor import Supervisor
 
@@ -65,6 +64,7 @@ class Runs:
         """Accept a run, once per id, and start its coordinator, or put it in line."""
         run = check_run(request.run)
         self._check(request)
+        self.supervisor.queue.check(request.ask_json, request.priority_class, owner, role)
         record = RunRecord(
             id=run,
             name=request.name,
@@ -93,7 +93,6 @@ class Runs:
             )
         if not _NAME.fullmatch(request.name):
             raise BadRequest(f"{request.name[:80]!r} cannot be the name of a config")
-        check_ask(request.ask_json, request.priority_class)
         if request.code and not self._settings.user_code:
             raise RequestRefused(
                 "this mediator takes no code that a run brings; have the modules installed where "

@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedpilot.fabric.core.scheduling.priority_classes import DEFAULT_CLASS
-
 from ...core.rules.results import run_without_results
 from ...core.run_queue import Wait
-from ..runs.run_queue import queue_json
+from ..runs.run_queue import class_of, project_of, queue_json
 from ..store import RunRecord, RunState
 
 LONGEST_TRACEBACK = 8_000
@@ -41,7 +39,8 @@ def run_json(
         "reason": record.reason,
         "failure": str(manifest.get("failure") or ""),
         "interactive": record.interactive,
-        "priority_class": record.priority_class or DEFAULT_CLASS,
+        "priority_class": class_of(record),
+        "project": project_of(record),
         "queue": None,
         "shared": record.shared,
         "rounds": last.get("round", 0),

@@ -113,6 +113,17 @@ def test_bad_usage_is_refused_before_anything_is_served(
         assert out == ""
 
 
+def test_a_file_of_queues_with_pools_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("projects:\n  - name: a\npools:\n  - name: gpus\n    selector: {gpu: a100}\n")
+    with started(tmp_path / "m", "--queues", str(file)) as process:
+        out, err = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (2, "")
+    assert f"{file}:3" in err
+    assert "allowed: no pools: a mediator's sites are the pool `default`" in err
+    assert not (tmp_path / "m").exists()
+
+
 @pytest.mark.parametrize(
     ("store", "said"),
     [

@@ -145,13 +145,25 @@ def test_what_cannot_be_shared_is_bad_usage(
 
 def test_a_run_says_its_class_and_what_it_asks_for(served: Served) -> None:
     sizes = ("--set", "sites.count=2", "--set", "resources.workers=3")
-    options = ("--run-id", "base", "-d", "--priority-class", "build", *sizes, *served.options)
+    queue = ("--set", "resources.project=vision", "--set", "resources.priority_class=nightly")
+    options = (
+        "--run-id",
+        "base",
+        "-d",
+        "--priority-class",
+        "build",
+        *sizes,
+        *queue,
+        *served.options,
+    )
     result = invoke("run", "digits.yaml", *options)
     assert result.exit_code == 0, result.stderr
     (submission,) = served.service.submissions
     assert submission.priority_class == "build"
     ask = RunAsk.from_json(json.loads(submission.ask_json))
-    assert ask == RunAsk(vnode={"CPU": 1.0}, workers=3, count=2)
+    assert ask == RunAsk(
+        vnode={"CPU": 1.0}, workers=3, count=2, project="vision", priority_class="nightly"
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,9 +178,6 @@ def test_a_run_says_its_class_and_what_it_asks_for(served: Served) -> None:
             ("--resume", "base", "--priority-class", "build"),
             "leave out --priority-class",
             id="a run that goes on",
-        ),
-        pytest.param(
-            ("digits.yaml", "--priority-class", "royal"), "'inference', 'build'", id="no class"
         ),
     ],
 )

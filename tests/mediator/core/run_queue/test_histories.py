@@ -14,7 +14,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fedpilot.fabric.core.resources import Resources
+from fedpilot.fabric.core.scheduling.snapshot import Scale
+from fedpilot.fabric.spec.queue_file import queue_file_of
+from fedpilot.fabric.spec.queue_table import QueueTable
 from fedpilot.mediator.core.run_queue import (
+    POOL,
+    ProjectQueues,
     QueueSettings,
     RunAsk,
     RunAtWork,
@@ -63,6 +68,7 @@ class History:
     told: int
     settings: QueueSettings
     chance: random.Random
+    projects: ProjectQueues = field(default_factory=ProjectQueues)
     now: int = 0
     at_work: dict[str, Attempt] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
@@ -109,7 +115,7 @@ class History:
             for each in self.at_work.values()
         ]
         sites = [SiteRoom(name=name, total=Resources.of({"CPU": self.told})) for name in SITES]
-        found = decide(waiting, at_work, sites, self.settings, self.now)
+        found = decide(waiting, at_work, sites, self.settings, self.now, projects=self.projects)
         assert len(found.begins) + len(found.waits) == len(waiting)
         jobs = {job.name: job for job in self.jobs}
         for begin in found.begins:
@@ -152,7 +158,25 @@ class History:
 
 
 def _ask(job: Job) -> RunAsk:
-    return RunAsk(vnode={"CPU": float(job.cpus)}, workers=1, count=2, required=job.asks)
+    return RunAsk(
+        vnode={"CPU": float(job.cpus)}, workers=1, count=2, required=job.asks, project=job.user
+    )
+
+
+def _shared(limit: float) -> ProjectQueues:
+    """A project of each user, with quotas that are not equal."""
+    projects = [
+        {
+            "name": name,
+            "quota": {POOL: {"CPU": cpus}},
+            "over_quota_weight": {POOL: {"CPU": 1}},
+            "limit": {POOL: {"CPU": limit}},
+        }
+        for name, cpus in zip("uvw", (0, 1, 3), strict=True)
+    ]
+    file = queue_file_of({"projects": projects})
+    scale = Scale.of({"CPU": 1.0})
+    return ProjectQueues(scale=scale, queues=QueueTable(file, scale, (POOL,)).queues)
 
 
 @st.composite
@@ -180,13 +204,19 @@ def jobs(draw: st.DrawFn) -> list[Job]:
     limit=st.sampled_from((None, 1, 2)),
     starvation_s=st.sampled_from((10.0, 600.0)),
     seed=st.integers(0, 1_000),
+    projects=st.sampled_from((ProjectQueues(), _shared(4.0), _shared(99.0))),
 )
 def test_no_run_is_stuck(
-    jobs: list[Job], told: int, limit: int | None, starvation_s: float, seed: int
+    jobs: list[Job],
+    told: int,
+    limit: int | None,
+    starvation_s: float,
+    seed: int,
+    projects: ProjectQueues,
 ) -> None:
     """With sites that are as large as the queue believes, or smaller."""
     rules = QueueSettings(runs_per_user=limit, starvation_s=starvation_s, longest_pause_s=20.0)
-    history = History(jobs, 2, told, rules, random.Random(seed))
+    history = History(jobs, 2, told, rules, random.Random(seed), projects)
     history.play()
     if told == 2:
         assert len(history.begun) == len(jobs), "no attempt was in vain"

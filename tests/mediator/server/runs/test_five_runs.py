@@ -12,6 +12,7 @@ import pytest
 from coordinated import COORDINATOR, Cluster, config, submit
 from fake_agents import FakeAgent
 from fedpilot.fabric import VirtualClusterManager
+from fedpilot.fabric.spec.queue_file import queue_file_of
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import parse_config
 from fedpilot.federated.prepare.gang_request import run_ask
@@ -45,43 +46,53 @@ class SharedSite:
         return await self.runners[run].work(order, payload)
 
 
-def asks(**sites: Any) -> tuple[str, str]:
+def asks(project: str | None = None, **sites: Any) -> tuple[str, str]:
     """The config of a run with two workers of one CPU per site, and its ask."""
-    resources = {"workers": 2, "reserve_timeout": 5.0}
+    resources = {"workers": 2, "reserve_timeout": 5.0, "project": project}
     text = config(resources=resources, sites=sites, federation=ROUNDS)
     ask = run_ask(parse_config(json.loads(text)))
     return text, json.dumps(ask.to_json())
 
 
 ROUNDS = {"number_of_clients": 12, "rounds": 1, "clients_per_round": 6}
-RUNS = {
-    "ann-1": ("ann", "train", {"count": 3}),
-    "ann-2": ("ann", "train", {"count": 2}),
-    "ann-3": ("ann", "train", {"count": 1}),
-    "bob-1": ("bob", "train", {"count": 2}),
-    "eve-1": ("eve", "build", {"count": 3}),
+QUEUES = {
+    "projects": [
+        {"name": "vision", "quota": {"default": {"CPU": 2}}, "users": ["ann"]},
+        {"name": "speech", "quota": {"default": {"CPU": 4}}, "users": ["bob", "eve"]},
+    ],
+    "classes": [{"name": "urgent", "priority": 90}],
 }
-"""By owner, class and sites, in the order in which they are submitted."""
+RUNS = {
+    "ann-1": ("ann", "vision", "train", 3),
+    "ann-2": ("ann", "vision", "train", 2),
+    "ann-3": ("ann", "vision", "train", 1),
+    "bob-1": ("bob", "speech", "train", 2),
+    "eve-1": ("eve", "speech", "urgent", 3),
+}
+"""By owner, project, class and sites, in the order in which they are submitted."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_all_finish_in_the_order_that_classes_and_turns_say(tmp_path: Path) -> None:
+def test_all_finish_in_the_order_that_shares_and_classes_say(tmp_path: Path) -> None:
+    file = queue_file_of(QUEUES)
+
     async def test() -> None:
-        async with mediating(tmp_path / "m", coordinator=COORDINATOR) as here:
+        async with mediating(tmp_path / "m", coordinator=COORDINATOR, projects=file) as here:
             sites = [SharedSite(here, name) for name in SITES]
             for site in sites:
                 await site.agent.start()
                 await here.state(site.name, "ready")
-            for run, (user, class_, wanted) in RUNS.items():
-                text, ask = asks(**wanted)
+            for run, (user, project, class_, count) in RUNS.items():
+                text, ask = asks(project, count=count)
                 await submit(here, run, text, user_name=user, priority_class=class_, ask_json=ask)
             ended = {run: await here.ended(run, 360) for run in RUNS}
             assert {each["status"] for each in ended.values()} == {"finished"}
             assert {each["restarts"] for each in ended.values()} == {0}
             order = sorted(RUNS, key=lambda run: ended[run]["started_at"])
-            # The class, then Bob, since Ann has had her turn. His two sites leave one: Ann's second
-            # does not fit there, and her third begins at the same moment.
+            # Speech has the larger quota, and there the class decides. Then Bob's run is within
+            # that quota. His two sites leave one: Ann's second does not fit there, and her third
+            # begins at the same moment.
             assert order[:2] == ["ann-1", "eve-1"]
             assert sorted(order[2:4]) == ["ann-3", "bob-1"]
             for site in sites:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from fedpilot.fabric.spec.queue_file import queue_file_of
 from fedpilot.mediator.core.run_queue import QueueSettings
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
@@ -29,9 +30,10 @@ def hold(*sites: str) -> list[dict[str, Any]]:
     ]
 
 
-async def begin(here: Here, run: str, *sites: str, **facts: Any) -> None:
+async def begin(here: Here, run: str, *sites: str, project: str = "", **facts: Any) -> None:
     """Submit a run that holds these sites until it is stopped."""
-    await here.submit(run, hold(*sites), then="wait", ask=WHOLE | {"count": len(sites)}, **facts)
+    ask = WHOLE | {"count": len(sites), "project": project}
+    await here.submit(run, hold(*sites), then="wait", ask=ask, **facts)
 
 
 async def holds(here: Here, run: str, site: str) -> None:
@@ -158,6 +160,48 @@ def test_a_run_that_fits_elsewhere_is_not_held_up(tmp_path: Path) -> None:
             await stop(here, "first", "small")
             await until(here, "both", "running")
             await stop(here, "both")
+
+    run(test())
+
+
+def test_projects_share_the_sites_and_say_who_may_submit_what(tmp_path: Path) -> None:
+    projects = [
+        {"name": "vision", "quota": {"default": {"CPU": 4}}, "users": ["zoe", "role:viewer"]},
+        {"name": "speech", "quota": {"default": {"CPU": 4}}, "classes": ["train", "nightly"]},
+    ]
+    file = queue_file_of({"projects": projects, "classes": [{"name": "nightly", "priority": 10}]})
+
+    async def test() -> None:
+        async with (
+            mediating(tmp_path / "m", projects=file) as here,
+            here.agent("paris"),
+            here.user("zoe", Role.OPERATOR) as zoe,
+        ):
+            await here.state("paris", "ready")
+            for project, class_, said in (
+                (
+                    "vision",
+                    "",
+                    "vision takes requests of zoe and role:viewer, not of admin",
+                ),
+                ("sales", "", "there is no project sales"),
+                ("speech", "build", "allows the priority classes train and nightly, not build"),
+            ):
+                code, why = await refused(
+                    here.submit("bad", then="wait", priority_class=class_, ask={"project": project})
+                )
+                assert code is grpc.StatusCode.FAILED_PRECONDITION
+                assert said in why
+            await begin(here, "first", "paris", project="speech")
+            await until(here, "first", "running")
+            await begin(here, "second", "paris", project="speech", priority_class="nightly")
+            ask = json.dumps(WHOLE | {"count": 1, "project": "vision"})
+            await zoe.submit(submission("hers", "paris", ask_json=ask))
+            await in_line(here, "hers", "second")
+            assert (await here.run("second"))["project"] == "speech"
+            await stop(here, "first")
+            await until(here, "hers", "running")
+            await stop(here, "hers", "second")
 
     run(test())
 
