@@ -160,6 +160,11 @@ class Federation:
         return self.loaded.inputs.data_digest
 
     @property
+    def graph_digest(self) -> str:
+        """SHA-256 of a graph from a file, a library or your own code; empty for any other."""
+        return self.loaded.graph_digest
+
+    @property
     def code_digest(self) -> str:
         """SHA-256 of the archive of the user's own modules that the config names."""
         return self.loaded.code.digest

@@ -334,15 +334,18 @@ class Reproducibility:
 
 
 def standing(
-    recorded: Mapping[str, Any], *, identity: str, code: str, data: str, initial: str
+    recorded: Mapping[str, Any], *, identity: str, code: str, data: str, graph: str, initial: str
 ) -> Reproducibility:
-    """Compare a manifest with now; `identity` is of config.yaml with the recorded code and data."""
+    """Compare a manifest with now; `identity` is of config.yaml with what the manifest records."""
     reasons = []
     if "identity" not in recorded:
         reasons.append(f"{MANIFEST} records no identity")
     elif recorded["identity"] != identity:
         reasons.append("config.yaml is not what was run, or another version of fedpilot ran it")
-    for name, now in (("code", code), ("data", data)):
+    found = {"code": code, "data": data}
+    if "graph_digest" in recorded:
+        found["graph"] = graph
+    for name, now in found.items():
         said = recorded.get(f"{name}_digest")
         if said != now:
             verb = "are" if name == "data" else "is"

@@ -73,6 +73,7 @@ class RunAttempt:
         now, resumed = _now(), self._earlier.get("status", SUBMITTED) != SUBMITTED
         versions = {"fedpilot": version("fedpilot"), "python": platform.python_version()}
         origin = {} if parent is None else {"parent": parent.facts}
+        graph = {"graph_digest": loaded.graph_digest} if loaded.graph_digest else {}
         self._folder.update_manifest(
             status="running",
             started=self._earlier.get("started", now),
@@ -81,6 +82,7 @@ class RunAttempt:
             identity=loaded.identity,
             data_digest=inputs.data_digest,
             code_digest=loaded.code.digest,
+            **graph,
             initial_model=digest(inputs.initial),
             versions={**environment(), **versions},
             cpus=os.cpu_count(),

@@ -65,9 +65,13 @@ class LoadedConfig:
         return self.identity_of(self.config)
 
     def identity_of(self, config: RunConfig) -> str:
-        """The identity with another config over the same code and data."""
-        graph = graph_digest(config, self.inputs.graphs)
-        return identity(config, self.code.digest, self.inputs.data_digest + graph)
+        """The identity with another config over the same code, data and graph."""
+        return identity(config, self.code.digest, self.inputs.data_digest + self.graph_digest)
+
+    @property
+    def graph_digest(self) -> str:
+        """The digest of a graph that the config does not determine alone; empty for any other."""
+        return graph_digest(self.config, self.inputs.graphs)
 
     def among(self, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that may have clients: all, or those with the run's data."""

@@ -73,13 +73,14 @@ def federation_of(run: Reading, make: MakeFederation) -> tuple[Federation | None
         federation = make(run.config, manifest.get("search", ()))
     except ConfigError as error:
         return None, Reproducibility(reasons=(f"it cannot be made here: {error}",))
+    code, data = (str(manifest.get(f"{name}_digest", "")) for name in ("code", "data"))
+    graph = str(manifest.get("graph_digest", federation.graph_digest))  # 0.1 did not record it
     found = standing(
         manifest,
-        identity=identity(
-            run.config, manifest.get("code_digest", ""), manifest.get("data_digest", "")
-        ),
+        identity=identity(run.config, code, data + graph),
         code=federation.code_digest,
         data=federation.data_digest,
+        graph=federation.graph_digest,
         initial=digest(federation.state),
     )
     return federation, found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from federations import ROUNDS
+from federations import ROUNDS, on_a_graph
 from fedpilot.federated import RunConfig, RunRefused
 from fedpilot.federated.core.proof.run_check import Record, check, environment_differences
 from fedpilot.federated.core.proof.run_comparison import Verdict
@@ -313,6 +314,28 @@ def test_data_that_are_gone_are_no_failure_of_the_record(archive: Archive, tmp_p
     gone = archive.verify("base")
     assert gone.refused
     assert "data.npz" in archive.text.getvalue()
+
+
+def test_a_run_on_a_graph_from_a_file_is_verified_on_that_graph_alone(
+    archive: Archive, tmp_path: Path
+) -> None:
+    file = tmp_path / "ring.edges"
+    pairs = [f"{i} {(i + 1) % 12}" for i in range(12)]
+    file.write_text("\n".join(pairs))
+    folder = archive.record("base", **on_a_graph("custom", graph__file=str(file)))
+    found = archive.verify("base")
+    assert (found.refused, found.differs) == (False, False), archive.text.getvalue()
+    file.write_text("\n".join([*pairs, "0 6"]))
+    assert archive.verify("base").refused
+    assert "the graph is not what was run" in archive.text.getvalue()
+    edit_manifest(folder, graph_digest="")
+    assert archive.verify("base").refused
+    without = json.loads((folder / "manifest.json").read_text())
+    del without["graph_digest"]  # as 0.1 wrote it
+    (folder / "manifest.json").write_text(json.dumps(without))
+    assert archive.verify("base").refused
+    file.write_text("\n".join(pairs))
+    assert not archive.verify("base").refused
 
 
 def test_a_run_that_cannot_be_reproduced_says_at_which_round_and_in_which_tensors(
