@@ -10,10 +10,10 @@ from typing import assert_never
 from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError, Message
 
-from ..core.records import SchedulingPolicy
-from ..core.selectors import Condition, DoesNotExist, Exists, In, NotIn
-from ..errors import SpecError
-from ..spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
+from ...core.records import SchedulingPolicy
+from ...core.selectors import Condition, DoesNotExist, Exists, In, NotIn
+from ...errors import SpecError
+from .. import FixedSizeNode, FixedSizeNodes, VirtualCluster, located
 from . import virtual_cluster_pb2 as pb
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 
 from fabric_specs import specs
 from fedpilot.fabric import SpecError, VirtualCluster
-from fedpilot.fabric.proto import virtual_cluster_pb2 as pb
-from fedpilot.fabric.proto.messages import from_bytes, from_message, to_bytes, to_message
+from fedpilot.fabric.spec.proto import virtual_cluster_pb2 as pb
+from fedpilot.fabric.spec.proto.messages import from_bytes, from_message, to_bytes, to_message
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @given(spec=specs())

@@ -1,0 +1,1 @@
+"""Virtual clusters as protobuf messages: `messages` converts them, `*_pb2` is generated code."""
