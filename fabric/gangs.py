@@ -227,7 +227,7 @@ class VirtualClusterManager:
         """Have a shared cluster's manager reserve all nodes as a virtual cluster."""
         from .inside.context import enclosing
         from .inside.virtual_clusters import VirtualClusters
-        from .terminal.explain import holders
+        from .manager.snapshot import held_by_others
 
         started, clusters, parent = self._clock(), VirtualClusters(), enclosing() or ROOT
         try:
@@ -242,7 +242,7 @@ class VirtualClusterManager:
             raise GangTimeout(name, late.waited_s, late.reason) from late
         undo.callback(_delete, clusters, name)
         if not has_started(found["state"]):
-            held = holders(clusters.snapshot(), parent, name)
+            held = held_by_others(clusters.snapshot(), parent, name)
             reason = "; ".join(filter(None, (found["reason"], held)))
             raise GangTimeout(name, self._clock() - started, reason)
         managed = _Managed(clusters, name, found["asked_at"], self._cluster)

@@ -1,1 +1,4 @@
-"""The commands `fedpilot cluster`, `job` and `simulate`. Only commands import this package."""
+"""The commands `fedpilot cluster`, `job`, `queue` and `simulate`; `terminal/` is what they print.
+
+Only commands import this package.
+"""

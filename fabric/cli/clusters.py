@@ -63,7 +63,7 @@ def list_(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json({"clusters": document["clusters"], "head": document.get("head")})
             return
-        from ..terminal.tables import cluster_table
+        from .terminal.tables import cluster_table
 
         display(cluster_table(document, time.time()))
         tell_of_head(document, ray)
@@ -88,7 +88,7 @@ def show(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json(found)
             return
-        from ..terminal.tables import cluster_details
+        from .terminal.tables import cluster_details
 
         display(cluster_details(document, name, time.time()))
 
@@ -112,7 +112,7 @@ def tree(ray: RayAccess[VirtualClusters], as_json: bool) -> None:
         if as_json:
             print_json(document)
             return
-        from ..terminal.tree import picture
+        from .terminal.tree import picture
 
         display(picture(document, time.time()))
         tell_of_head(document, ray)
@@ -133,7 +133,7 @@ def explain(name: str, ray: RayAccess[VirtualClusters], as_json: bool) -> None:
       fedpilot cluster explain speech --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.explain import explained, sentences
+        from .terminal.explain import explained, sentences
 
         document, history = ray.ask(lambda found: (found.snapshot(), found.history()))
         now = time.time()
@@ -196,7 +196,7 @@ def restore(
 
 
 def _print_restored(done: Mapping[str, Any]) -> None:
-    from ..terminal.words import short, status
+    from .terminal.words import short, status
 
     console = stdout_console()
     for found in done["restored"]:
@@ -211,7 +211,7 @@ def _print_restored(done: Mapping[str, Any]) -> None:
 
 def tell_of_head(document: Mapping[str, Any], ray: RayAccess[Any]) -> None:
     """List the virtual clusters that were lost with a dead head, and the commands that help."""
-    from ..terminal.tables import gone_with_head
+    from .terminal.tables import gone_with_head
 
     lines = gone_with_head(document, time.time())
     if not lines:

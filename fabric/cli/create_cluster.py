@@ -123,7 +123,7 @@ def _follow(
 ) -> Mapping[str, Any]:
     from fedpilot.common.text.amounts import duration, ordinal
 
-    from ..terminal.words import short
+    from .terminal.words import short
 
     name, deadline, pause = found["id"], None, FIRST_POLL_S
     while True:
@@ -147,7 +147,7 @@ def _tell_end(
     clusters: VirtualClusters, name: str, deadline: float | None, waited_s: float
 ) -> NoReturn:
     """Say why a virtual cluster ended while it waited: its deadline, or a user's command."""
-    from ..terminal.view import ending
+    from .terminal.view import ending
 
     last = ending(clusters.history(), name)
     why = last["reason"] if last else "a user ended it"
@@ -159,7 +159,7 @@ def _tell_end(
 def _print_created(found: Mapping[str, Any], *, new: bool, ray: RayAccess[Any]) -> None:
     from fedpilot.common.text.amounts import ordinal
 
-    from ..terminal.words import holding, short, status
+    from .terminal.words import holding, short, status
 
     name = found["id"]
     console = stdout_console()

@@ -258,7 +258,7 @@ def list_(ray: RayAccess[Jobs], as_json: bool) -> None:
         if as_json:
             print_json({"jobs": [each.to_dict() for each in found]})
             return
-        from ..terminal.tables import job_table
+        from .terminal.tables import job_table
 
         display(job_table(found, time.time()))
 
@@ -283,7 +283,7 @@ def show(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
         if as_json:
             print_json(found.to_dict())
             return
-        from ..terminal.tables import job_details
+        from .terminal.tables import job_details
 
         display(job_details(found, document, history, time.time()))
 
@@ -302,7 +302,7 @@ def explain(id: str, ray: RayAccess[Jobs], as_json: bool) -> None:
       fedpilot job explain job-1f2e3d4c --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.explain import explained, job_sentences
+        from .terminal.explain import explained, job_sentences
 
         found, document, history = ray.ask(lambda jobs: _known(jobs, id))
         now, name = time.time(), found.virtual_cluster

@@ -112,7 +112,7 @@ def apply(
         if as_json:
             print_json({**found, "dry_run": dry_run})
             return
-        from ..terminal.queues import applied
+        from .terminal.queues import applied
 
         display(applied(found, states, dry_run=dry_run))
 
@@ -136,7 +136,7 @@ def list_(ray: Clusters, as_json: bool) -> None:
         if as_json:
             print_json({key: document[key] for key in document if key != "case"})
             return
-        from ..terminal.queues import queue_table
+        from .terminal.queues import queue_table
 
         display(queue_table(document, time.time()))
 
@@ -154,7 +154,7 @@ def show(name: str, ray: Clusters, as_json: bool) -> None:
     """
     with exit_codes():
         document = ray.ask(lambda clusters: clusters.queues())
-        from ..terminal.queues import projects_of, queue_details
+        from .terminal.queues import projects_of, queue_details
 
         view = queue_details(document, name, time.time())
         if as_json:
@@ -187,8 +187,8 @@ def explain(name: str, ray: Clusters, as_json: bool) -> None:
       fedpilot queue explain train-7 --json | jq -r '.sentences[]'
     """
     with exit_codes():
-        from ..terminal.explain import explained
-        from ..terminal.queue_reasons import queue_sentences
+        from .terminal.explain import explained
+        from .terminal.queue_reasons import queue_sentences
 
         document, history = ray.ask(lambda found: (found.queues(), found.history()))
         now = time.time()
@@ -246,7 +246,7 @@ def history(last: int, picture: Path | None, ray: Clusters, as_json: bool) -> No
         if as_json:
             print_json({"events": events[-last:], "samples": samples})
             return
-        from ..terminal.queues import event_table
+        from .terminal.queues import event_table
 
         display(event_table(events[-last:], document, now))
 
@@ -257,7 +257,7 @@ def _draw(
     from fedpilot.common.terminal.layout import timestamp
 
     from ..simulation.picture import draw_curves
-    from ..terminal.queue_curves import curves
+    from .terminal.queue_curves import curves
 
     drawn = curves(document, samples, now)
     if not drawn:

@@ -56,7 +56,7 @@ def simulate(file: Path, as_json: bool, picture: Path | None) -> None:
         if as_json:
             print_json({"cases": [_answered(each, failed) for each in answers]})
         else:
-            from ..terminal.simulated import case_view
+            from .terminal.simulated import case_view
 
             for case, answer in zip(cases, answers, strict=True):
                 display(case_view(case, answer, failed.get(case.id, [])))

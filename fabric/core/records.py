@@ -27,6 +27,8 @@ ROOT = ClusterId("physical")
 
 DEFAULT = ClusterId("default")
 """The virtual cluster of jobs that name none: all work on Ray outside the other ones."""
+EVERYTHING_ELSE = "what runs on Ray outside all virtual clusters"
+"""The meaning of `default`, in words."""
 
 VNODE_LABEL = "ray.io/vnode_id"
 VCLUSTER_LABEL = "ray.io/vcluster_id"

@@ -1,4 +1,4 @@
-"""Amounts of resources, exact in Ray's own fixed point: one unit is 1/10000."""
+"""Amounts of resources, exact in Ray's own fixed point: one unit is 1/10000; and in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 UNIT = 10_000
 """Units per CPU, per GPU, per byte of memory; Ray counts in the same steps."""
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,27 @@ class Resources:
         if not self.units:
             return "nothing"
         return ", ".join(f"{amount / UNIT:.15g} {name}" for name, amount in self.units)
+
+
+def amounts(found: Resources | Mapping[str, float]) -> str:
+    """Amounts in words, with Ray's names and in reading order: CPU and GPU first, memory last."""
+    named = found.to_ray() if isinstance(found, Resources) else found
+    return ", ".join(amount(name, named[name]) for name in ordered(named)) or "nothing"
+
+
+def amount(name: str, value: float) -> str:
+    return f"{figure(name, value)} {'GiB ' if name == 'memory' else ''}{name}"
+
+
+def figure(name: str, value: float) -> str:
+    """The number of an amount, without its unit."""
+    if name != "memory":
+        return f"{value:.15g}"
+    gib = value / GIB
+    return f"{gib:.0f}" if gib >= 100 else f"{gib:.3g}"
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names of resources in reading order."""
+    ranks = {"CPU": 0, "GPU": 1, "memory": 3}
+    return sorted(names, key=lambda name: (ranks.get(name, 2), name))

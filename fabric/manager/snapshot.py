@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from fedpilot.common.text.amounts import listed
 
 from ..core.cluster_state import Entry
 from ..core.ledger import Ledger
 from ..core.records import (
     ACTIVE,
     DEFAULT,
+    EVERYTHING_ELSE,
     ROOT,
     VCLUSTER_LABEL,
     VNODE_LABEL,
+    WAITING,
     ClusterId,
     PlaceId,
     VNode,
     VNodeId,
 )
-from ..core.resources import Resources
+from ..core.resources import Resources, amounts
 from ..core.routing.work import WorkState
 from ..errors import NoSuchCluster
 from .reconciler import Reconciler
@@ -170,3 +174,20 @@ def find(document: Mapping[str, Any], id: str) -> Mapping[str, Any]:
             found: Mapping[str, Any] = cluster
             return found
     raise NoSuchCluster(id, [cluster["id"] for cluster in document["clusters"]])
+
+
+def with_places(clusters: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those virtual clusters of a document that have places; `default` comes last."""
+    found = [c for c in clusters if c["state"] != WAITING and (c["id"] != DEFAULT or c["total"])]
+    return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
+
+
+def held_by_others(document: Mapping[str, Any], parent: str, but: str) -> str:
+    """What each other virtual cluster inside a parent holds, in words; empty if there is none."""
+    inside = [each for each in document["clusters"] if each["parent"] == parent]
+    found = [
+        f"{amounts(each['total'])} by {EVERYTHING_ELSE if each['id'] == DEFAULT else each['id']}"
+        for each in with_places(inside)
+        if each["id"] != but and each["total"]
+    ]
+    return f"held are {listed(found)}" if found else ""

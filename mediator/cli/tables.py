@@ -15,7 +15,7 @@ from fedpilot.common.terminal.layout import head, named, ruled, timestamp
 from fedpilot.common.terminal.statuses import marked
 from fedpilot.common.text.amounts import DASH, ago, counted, in_bytes, listed, number
 from fedpilot.common.text.plain_text import plain_line, plain_lines
-from fedpilot.fabric.terminal.words import amounts, figure, ordered
+from fedpilot.fabric.core.resources import amounts, figure, ordered
 
 from ..core.links import LinkSpeed, in_words
 from ..core.run_queue import DEFAULT_PROJECT

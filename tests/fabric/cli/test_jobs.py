@@ -12,9 +12,9 @@ from rich.console import Console
 
 from cluster_documents import NOW, Document, printed
 from fake_jobs import FakeJobs, cluster, invoke, job, waiting
+from fedpilot.fabric.cli.terminal.tables import job_details, job_table
 from fedpilot.fabric.jobs.jobs import Job
 from fedpilot.fabric.manager.snapshot import find
-from fedpilot.fabric.terminal.tables import job_details, job_table
 
 ESCAPE = "task out of job 02000000 holds {CPU: 1} in no group"
 

@@ -7,11 +7,11 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.core.resources import UNIT, Resources
+from fedpilot.fabric.core.resources import GIB, UNIT, Resources, amounts
 
 NAMES = ["CPU", "GPU", "memory", "lidar"]
-amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 50 * UNIT).map(lambda n: n / UNIT))
-resources = amounts.map(Resources.of)
+some = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 50 * UNIT).map(lambda n: n / UNIT))
+resources = some.map(Resources.of)
 
 
 @given(resources, resources)
@@ -86,3 +86,19 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 )
 def test_it_reads_well(given_amounts: dict[str, float], text: str) -> None:
     assert str(Resources.of(given_amounts)) == text
+
+
+@pytest.mark.parametrize(
+    ("gib", "said"),
+    [
+        (0.25, "0.25"),
+        (7.3333, "7.33"),
+        (512, "512"),
+        (999.7, "1000"),
+        (1000, "1000"),
+        (2048, "2048"),
+        (12_345.6, "12346"),
+    ],
+)
+def test_memory_is_told_in_gib_without_powers_of_ten(gib: float, said: str) -> None:
+    assert amounts({"memory": gib * GIB}) == f"{said} GiB memory"

@@ -6,9 +6,10 @@ from collections.abc import ItemsView, Iterator
 from pathlib import Path
 from typing import Any
 
+from cluster_documents import A, held, machine, vnode
 from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import DEFAULT, ROOT, ClusterId
-from fedpilot.fabric.manager.snapshot import Snapshot
+from fedpilot.fabric.manager.snapshot import Snapshot, held_by_others
 from reconciler_world import World, asks, nodes, story, two
 
 
@@ -57,3 +58,19 @@ async def test_each_node_is_told_with_the_bundles_that_carry_it(tmp_path: Path) 
         [{"id": group, "bundle": index, "resources": {"CPU": cpus}}]
         for index, cpus in enumerate((3, 2))
     ]
+
+
+def test_who_holds_what_is_named_but_for_the_one_that_asks() -> None:
+    document = {
+        "machines": [machine(A, 4, 0)],
+        "clusters": [
+            held("first-ada-1a2b3c-oslo", vnode("first/0", A, 1), vnode("first/1", A, 1)),
+            held("second-bob-4d5e6f-oslo", state="waiting", position=1),
+            held(DEFAULT, vnode("default/0", A, 2)),
+        ],
+    }
+    assert held_by_others(document, ROOT, "second-bob-4d5e6f-oslo") == (
+        "held are 2 CPU by first-ada-1a2b3c-oslo and "
+        "2 CPU by what runs on Ray outside all virtual clusters"
+    )
+    assert held_by_others({"machines": [], "clusters": []}, ROOT, "x") == ""

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from cluster_documents import printed
+from fedpilot.fabric.cli.terminal.simulated import case_view
 from fedpilot.fabric.simulation.case_file import read_cases
 from fedpilot.fabric.simulation.expectations import differences
 from fedpilot.fabric.simulation.play import play
-from fedpilot.fabric.terminal.simulated import case_view
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "scheduling").iterdir())

@@ -10,22 +10,12 @@ from rich.text import Text
 from fedpilot.common.terminal.layout import bare, timestamp
 from fedpilot.common.text.amounts import ago, counted, duration, listed, ordinal
 
-from ..core import records
-from ..core.records import DEFAULT, ROOT
-from ..core.resources import Resources
-from ..manager.snapshot import find
+from ...core import records
+from ...core.records import DEFAULT, EVERYTHING_ELSE, ROOT
+from ...core.resources import Resources, amounts
+from ...manager.snapshot import find
 from .view import Document, View, ending, wanted
-from .words import (
-    EVERYTHING_ELSE,
-    amounts,
-    asked_for,
-    holding,
-    loans,
-    parent_name,
-    short,
-    time_left,
-    work,
-)
+from .words import asked_for, holding, loans, parent_name, short, time_left, work
 
 EVENTS = 20
 """How many events `explain` prints; `--json` prints all."""
@@ -68,17 +58,6 @@ def sentences(document: Document, name: str, history: Sequence[Document], now: f
         once = "Once it has its places, it" if cluster["state"] == records.WAITING else "It"
         said.append(f"{once} stays until it is deleted.")
     return said
-
-
-def holders(document: Document, parent: str, but: str) -> str:
-    """What each other virtual cluster inside a parent holds, in words; empty if there is none."""
-    others = [each for each in View(document, 0.0).holders(parent) if each["id"] != but]
-    found = [
-        f"{amounts(each['total'])} by {EVERYTHING_ELSE if each['id'] == DEFAULT else each['id']}"
-        for each in others
-        if each["total"]
-    ]
-    return f"held are {listed(found)}" if found else ""
 
 
 def job_sentences(

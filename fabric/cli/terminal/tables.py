@@ -13,15 +13,13 @@ from fedpilot.common.terminal.layout import head, named, ruled, timestamp
 from fedpilot.common.terminal.statuses import marked
 from fedpilot.common.text.amounts import DASH, ago, duration, listed, ordinal
 
-from ..core.records import DEFAULT, ROOT, WAITING
-from ..core.resources import Resources
-from ..manager.snapshot import find
+from ...core.records import DEFAULT, EVERYTHING_ELSE, ROOT, WAITING
+from ...core.resources import Resources, amounts
+from ...manager.snapshot import find
 from .statuses import JOBS
 from .view import Document, View, ending, wanted
 from .words import (
-    EVERYTHING_ELSE,
     NO_CLUSTERS,
-    amounts,
     asked_for,
     holding,
     loans,
@@ -34,7 +32,7 @@ from .words import (
 )
 
 if TYPE_CHECKING:
-    from ..jobs.jobs import Job
+    from ...jobs.jobs import Job
 
 
 MOST_GONE = 20

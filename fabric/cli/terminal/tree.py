@@ -12,24 +12,10 @@ from rich.tree import Tree
 from fedpilot.common.terminal.layout import bare
 from fedpilot.common.text.amounts import ago, counted
 
-from ..core.records import DEFAULT, ROOT, WAITING
-from ..core.resources import Resources
+from ...core.records import DEFAULT, EVERYTHING_ELSE, ROOT, WAITING
+from ...core.resources import Resources, amount, amounts, figure, ordered
 from .view import Document, View, wanted
-from .words import (
-    EVERYTHING_ELSE,
-    NO_CLUSTERS,
-    amount,
-    amounts,
-    figure,
-    loans,
-    ordered,
-    outside,
-    parent_name,
-    short,
-    status,
-    time_left,
-    work,
-)
+from .words import NO_CLUSTERS, loans, outside, parent_name, short, status, time_left, work
 
 PALETTE = ("blue", "magenta", "cyan", "bright_blue", "bright_magenta", "bright_cyan")
 OTHERS = "bright_black"

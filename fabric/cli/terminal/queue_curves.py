@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..simulation.picture import QueueCurve
+from ...core.resources import GIB, ordered
+from ...simulation.picture import QueueCurve
 from .view import Document
-from .words import GIB, ordered
 
 
 def curves(document: Document, samples: Sequence[Document], now: float) -> list[QueueCurve]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpilot.common.terminal.statuses import Looks
 
-from ..core.records import ACTIVE, ENDED, RECOVERING, STARTING, WAITING
+from ...core.records import ACTIVE, ENDED, RECOVERING, STARTING, WAITING
 
 CLUSTERS: Looks = {
     ACTIVE: ("●", "green"),

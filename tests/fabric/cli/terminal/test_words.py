@@ -6,10 +6,9 @@ import pytest
 
 from cluster_documents import NOW, printed, shared
 from fedpilot.common.text.amounts import duration, ordinal
-from fedpilot.fabric.terminal.explain import sentences
-from fedpilot.fabric.terminal.tables import cluster_details
-from fedpilot.fabric.terminal.tree import picture
-from fedpilot.fabric.terminal.words import amounts
+from fedpilot.fabric.cli.terminal.explain import sentences
+from fedpilot.fabric.cli.terminal.tables import cluster_details
+from fedpilot.fabric.cli.terminal.tree import picture
 
 
 @pytest.mark.parametrize(
@@ -25,22 +24,6 @@ from fedpilot.fabric.terminal.words import amounts
 )
 def test_durations_are_short(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("gib", "said"),
-    [
-        (0.25, "0.25"),
-        (7.3333, "7.33"),
-        (512, "512"),
-        (999.7, "1000"),
-        (1000, "1000"),
-        (2048, "2048"),
-        (12_345.6, "12346"),
-    ],
-)
-def test_memory_is_told_in_gib_without_powers_of_ten(gib: float, said: str) -> None:
-    assert amounts({"memory": gib * 2**30}) == f"{said} GiB memory"
 
 
 def test_ordinals() -> None:

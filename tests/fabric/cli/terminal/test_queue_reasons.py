@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster_documents import NOW, Document, event
+from fedpilot.fabric.cli.terminal.queue_reasons import queue_sentences
 from fedpilot.fabric.errors import NoSuchCluster
-from fedpilot.fabric.terminal.queue_reasons import queue_sentences
 from queue_documents import pending, queue, two_teams, workload
 
 

@@ -13,10 +13,11 @@ from fedpilot.common.terminal.layout import named, ruled, timestamp
 from fedpilot.common.terminal.statuses import marked
 from fedpilot.common.text.amounts import DASH, ago, counted, duration, listed
 
-from ..errors import NoSuchQueue
+from ...core.resources import amounts, figure, ordered
+from ...errors import NoSuchQueue
 from .statuses import CLUSTERS, QUEUES
 from .view import Document
-from .words import amounts, figure, ordered, short
+from .words import short
 
 HAS, PENDING, FREE = "█", "░", "·"
 QUOTA, SHARE, BOTH = "│", "╎", "┃"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fedpilot.common.terminal.layout import timestamp
 from fedpilot.common.text.amounts import ago, counted, duration, listed, ordinal
 
-from ..core.records import ACTIVE, WAITING
-from ..core.resources import Resources
-from ..core.scheduling.records import Rule
-from ..errors import NoSuchCluster
+from ...core.records import ACTIVE, WAITING
+from ...core.resources import Resources, amount, amounts, ordered
+from ...core.scheduling.records import Rule
+from ...errors import NoSuchCluster
 from .view import Document, ending
-from .words import amount, amounts, ordered, short
+from .words import short
 
 APPLY = "change the file of queues, then `fedpilot queue apply FILE`"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster_documents import NOW, A, printed, shared
-from fedpilot.fabric.terminal.tables import cluster_details, cluster_table
+from fedpilot.fabric.cli.terminal.tables import cluster_details, cluster_table
 
 
 def test_the_table_has_a_line_for_each() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_documents import NOW, A, B, Document, event, held, machine, shared, vnode, waiting
-from fedpilot.fabric.core.records import DEFAULT, ROOT
-from fedpilot.fabric.terminal.explain import holders, sentences
+from fedpilot.fabric.cli.terminal.explain import sentences
 
 
 def explained(name: str, *events: Document, document: Document | None = None) -> str:
@@ -133,19 +132,3 @@ def test_pieces_that_do_not_fit_are_not_called_a_lack() -> None:
     assert "Enough is free in total, but not in the sizes that it needs" in explained(
         "tabular", document=document
     )
-
-
-def test_who_holds_what_is_named_but_for_the_one_that_asks() -> None:
-    document = {
-        "machines": [machine(A, 4, 0)],
-        "clusters": [
-            held("first-ada-1a2b3c-oslo", vnode("first/0", A, 1), vnode("first/1", A, 1)),
-            held("second-bob-4d5e6f-oslo", state="waiting", position=1),
-            held(DEFAULT, vnode("default/0", A, 2)),
-        ],
-    }
-    assert holders(document, ROOT, "second-bob-4d5e6f-oslo") == (
-        "held are 2 CPU by first-ada-1a2b3c-oslo and "
-        "2 CPU by what runs on Ray outside all virtual clusters"
-    )
-    assert holders({"machines": [], "clusters": []}, ROOT, "x") == ""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cluster_documents import NOW, Document, event, printed
+from fedpilot.fabric.cli.terminal.queue_curves import curves
+from fedpilot.fabric.cli.terminal.queues import applied, event_table, queue_details, queue_table
 from fedpilot.fabric.errors import NoSuchQueue
-from fedpilot.fabric.terminal.queue_curves import curves
-from fedpilot.fabric.terminal.queues import applied, event_table, queue_details, queue_table
 from queue_documents import pending, queue, samples, two_teams, workload
 
 

@@ -1,51 +1,24 @@
-"""Puts amounts, times and virtual clusters into words; amounts have Ray's names, memory in GiB."""
+"""Puts times and virtual clusters into words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from fedpilot.common.terminal.statuses import marked
 from fedpilot.common.text.amounts import counted, duration, ordinal
 
-from ..core.records import ROOT
-from ..core.resources import Resources
-from ..spec import VirtualCluster
+from ...core.records import ROOT
+from ...core.resources import Resources, amounts
+from ...spec import VirtualCluster
 from .statuses import CLUSTERS
 from .view import Document
 
 NO_CLUSTERS = "no virtual clusters; `fedpilot cluster create` makes one"
-EVERYTHING_ELSE = "what runs on Ray outside all virtual clusters"
-"""The meaning of the virtual cluster `default`."""
-GIB = 2**30
 FLEXIBLE = re.compile(r"@([0-9a-f]{8})[0-9a-f]{24,}")
 """The end of a flexible vnode's name, which is the long id of its machine."""
-
-
-def amounts(found: Resources | Mapping[str, float]) -> str:
-    """Amounts in reading order: CPU and GPU first, memory last."""
-    named = found.to_ray() if isinstance(found, Resources) else found
-    return ", ".join(amount(name, named[name]) for name in ordered(named)) or "nothing"
-
-
-def amount(name: str, value: float) -> str:
-    return f"{figure(name, value)} {'GiB ' if name == 'memory' else ''}{name}"
-
-
-def figure(name: str, value: float) -> str:
-    """The number of an amount, without its unit."""
-    if name != "memory":
-        return f"{value:.15g}"
-    gib = value / GIB
-    return f"{gib:.0f}" if gib >= 100 else f"{gib:.3g}"
-
-
-def ordered(names: Iterable[str]) -> list[str]:
-    """Names of resources in reading order."""
-    ranks = {"CPU": 0, "GPU": 1, "memory": 3}
-    return sorted(names, key=lambda name: (ranks.get(name, 2), name))
 
 
 def parent_name(parent: str) -> str:

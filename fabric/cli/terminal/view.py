@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.records import DEFAULT, ENDED, ROOT, WAITING
-from ..core.resources import Resources
-from ..manager.snapshot import find
-from ..spec import VirtualCluster
+from ...core.records import DEFAULT, ENDED, ROOT, WAITING
+from ...core.resources import Resources
+from ...manager.snapshot import find, with_places
+from ...spec import VirtualCluster
 
 Document = Mapping[str, Any]
 """A virtual cluster, a vnode, a machine, or all of them (`manager/snapshot.py`); or an event."""
@@ -38,12 +38,7 @@ class View:
 
     def holders(self, parent: str) -> list[Document]:
         """The virtual clusters inside `parent` that have places; `default` comes last."""
-        found = [
-            c
-            for c in self.inside.get(parent, ())
-            if c["state"] != WAITING and (c["id"] != DEFAULT or c["total"])
-        ]
-        return sorted(found, key=lambda cluster: cluster["id"] == DEFAULT)
+        return with_places(self.inside.get(parent, ()))
 
     def queue(self, parent: str) -> list[Document]:
         """The virtual clusters that wait for places inside `parent`, in queue order."""

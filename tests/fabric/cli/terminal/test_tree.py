@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cluster_documents import NOW, A, B, held, machine, printed, shared, vnode, waiting
-from fedpilot.fabric.terminal.tree import picture
+from fedpilot.fabric.cli.terminal.tree import picture
 
 PICTURE = """\
 Ray cluster of 2 machines

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedpilot.common.terminal.layout import ruled
 
-from ..simulation.case_schema import Case
+from ...simulation.case_schema import Case
 
 MOST_DECISIONS = 50
 """How many decisions are shown; `--json` lists all."""
