@@ -49,7 +49,7 @@ from fedpilot.federated.engine.trainers.trainers import Trainers
 from fedpilot.federated.engine.training.modules import loss_function, state_of, to_tensors
 from fedpilot.federated.engine.training.samples import Samples
 from fedpilot.federated.engine.training.training import Start
-from fedpilot.federated.prepare.execution_choice import rule_of
+from fedpilot.federated.prepare.execution.execution_choice import rule_of
 
 from .zoo import CLASSES, Specimen, zoo
 

@@ -144,7 +144,7 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
     from fedpilot.common.text.amounts import counted, in_bytes
 
     from ..config.telling import at_sites
-    from ..prepare.user_sources import own_code
+    from ..prepare.user_code.user_sources import own_code
 
     federation, code, cohort = loaded.config.federation, loaded.code, facts["clients_per_round"]
     least, median, most = facts["samples_per_client"]
@@ -214,8 +214,8 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
 
 def _write_code(federation: Federation, config: Path, archive: Path) -> None:
     """Write the archive to send; raises ConfigError for code that cannot travel."""
-    from ..prepare.user_code import code_to_send
-    from ..prepare.user_sources import import_paths
+    from ..prepare.user_code.user_code import code_to_send
+    from ..prepare.user_code.user_sources import import_paths
 
     code = code_to_send(federation.config, import_paths(config))
     if not code.archive:

@@ -164,7 +164,7 @@ def busyness(busy: Load) -> CheckResult:
 
 def kernels() -> CheckResult:
     """Compile the training code that a first run here would compile."""
-    from ..prepare.warming import warm
+    from ..prepare.execution.warming import warm
 
     try:
         found = warm()

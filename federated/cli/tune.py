@@ -16,7 +16,7 @@ from .options import JSON, SET
 
 if TYPE_CHECKING:
     from ..core.execution.facts import Execution
-    from ..prepare.tuning import Tuned
+    from ..prepare.execution.tuning import Tuned
 
 
 @click.command()
@@ -42,8 +42,8 @@ def tune(config: Path, overrides: Sequence[str], write: bool, as_json: bool) -> 
     """
     from ..config import load_config
     from ..core.execution.autotune import Disturbed
+    from ..prepare.execution.tuning import tune as measure, write as write_into
     from ..prepare.inputs.local_data import gather
-    from ..prepare.tuning import tune as measure, write as write_into
 
     with exit_codes():
         found = load_config(config, overrides)

@@ -18,8 +18,8 @@ from ..config.schema import RunConfig
 from ..core.population.partitions.summary import PartitionSummary
 from ..core.state import Array
 from ..errors import ConfigError
-from ..prepare.user_code import UserCode, code_here
-from ..prepare.user_sources import import_paths
+from ..prepare.user_code.user_code import UserCode, code_here
+from ..prepare.user_code.user_sources import import_paths
 from .coordinator.coordinator import Coordinator
 from .events import EventBus, Observer
 from .run_folder.folder import RunFolder

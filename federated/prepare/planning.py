@@ -151,7 +151,7 @@ def _pace(
         return Known(None, "not known: sites do not disclose the clients' samples")
     if facts is None or training.execution == "auto":
         return Known(None, f"{UNKNOWN}: this model's training is not estimated")
-    from .execution_choice import circumstances
+    from .execution.execution_choice import circumstances
 
     where = circumstances(config, inputs)
     way = Execution(ExecutionKind(training.execution), int(training.chunk_size))
@@ -166,7 +166,7 @@ def _pace(
 def _memory(
     config: RunConfig, inputs: RunInputs, facts: ModelFacts | None, kept_bytes: int
 ) -> PlannedMemory:
-    from .execution_choice import circumstances
+    from .execution.execution_choice import circumstances
 
     size = config.training.chunk_size
     clients = 1 if size == "auto" or config.training.execution == "sequential" else int(size)

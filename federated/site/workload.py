@@ -39,12 +39,12 @@ from ..core.sums.partial import Partial, grid
 from ..engine.journal import Journal
 from ..errors import FederatedError, VersionsDiffer, WorkersNotUp
 from ..prepare.grouping import steps_of
-from ..prepare.importing import make_importable
 from ..prepare.inputs.data_at_sites import gather_here
 from ..prepare.inputs.local_data import take_over
 from ..prepare.inputs.run_inputs import RunInputs
 from ..prepare.topology import GRAPH, topology_at_site
-from ..prepare.user_code import archive_of, carried
+from ..prepare.user_code.importing import make_importable
+from ..prepare.user_code.user_code import archive_of, carried
 from .cohorts import Cohorts
 from .disclosure.content_pin import hold_to
 from .disclosure.disclosure_gate import DisclosureGate

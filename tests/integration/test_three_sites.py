@@ -9,7 +9,7 @@ import pytest
 
 from fedpilot.common.strict_yaml.reading import read
 from fedpilot.federated import parse_config
-from fedpilot.federated.prepare.user_code import code_here
+from fedpilot.federated.prepare.user_code.user_code import code_here
 from fleet import Fleet, fleet
 from real_ray import eventually, fedpilot
 

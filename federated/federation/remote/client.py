@@ -29,8 +29,8 @@ from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
 from ...errors import FederatedError
 from ...prepare.gang_request import run_ask
-from ...prepare.user_code import code_to_send
-from ...prepare.user_sources import import_paths
+from ...prepare.user_code.user_code import code_to_send
+from ...prepare.user_code.user_sources import import_paths
 from ..run_folder.folder import check_run_id, new_run_id
 from ..virtual_node import VirtualNode
 

@@ -123,8 +123,8 @@ def _serve(
     user_code: bool,
 ) -> None:
     from ...config import load_config
-    from ...prepare.importing import make_importable
-    from ...prepare.user_code import code_sent
+    from ...prepare.user_code.importing import make_importable
+    from ...prepare.user_code.user_code import code_sent
     from ..federation import Federation
     from ..run_folder.folder import RunFolder
     from ..runs.run_record import SUBMITTED
@@ -211,7 +211,7 @@ def suggested_sites(place: Path) -> tuple[str, ...]:
 
 def check_names_no_code(config: RunConfig) -> None:
     """Raise RequestRefused if this mediator would have to import code, submitted or installed."""
-    from ...prepare.user_sources import installed_code
+    from ...prepare.user_code.user_sources import installed_code
 
     if paths := installed_code(config):
         raise RequestRefused(

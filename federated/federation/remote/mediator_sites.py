@@ -32,8 +32,8 @@ from fedpilot.mediator.wire.messages import SiteStanding, check_site
 from ...config.schema import RunConfig
 from ...config.telling import at_sites
 from ...core.rounds.site_changes import SiteChange, chosen, moves, passed_over
-from ...prepare.user_code import UserCode, attached
-from ...prepare.user_sources import own_code
+from ...prepare.user_code.user_code import UserCode, attached
+from ...prepare.user_code.user_sources import own_code
 from ..run_folder.folder import replace_text
 from ..sites.membership_watcher import MembershipWatcher
 from ..sites.sources import Declarations, SiteSource, StartedRun

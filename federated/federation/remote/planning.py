@@ -17,8 +17,8 @@ from ...core.planning.plan import Plan, planned
 from ...core.planning.what_if import with_changes
 from ...errors import ConfigError
 from ...prepare.gang_request import gang_request
-from ...prepare.user_code import code_here
-from ...prepare.user_sources import import_paths
+from ...prepare.user_code.user_code import code_here
+from ...prepare.user_code.user_sources import import_paths
 from ..run_folder.folder import RunFolder, find_run
 from ..runs.run_plan import FILE
 from ..setup.loaded_config import LoadedConfig, inputs_of, read_config

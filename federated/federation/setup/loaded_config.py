@@ -34,7 +34,7 @@ from ...prepare.costs import Spilling, check_disk, rounds_within, spilling
 from ...prepare.gang_request import uncollected
 from ...prepare.grouping import steps_of
 from ...prepare.topology import graph_digest, lasting_exchange_of
-from ...prepare.user_code import UserCode
+from ...prepare.user_code.user_code import UserCode
 from ..events import Emit
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class LoadedConfig:
 
     def settle_execution(self, emit: Emit) -> None:
         """Choose how a chunk is computed; raises ConfigError for what does not suit the model."""
-        from ...prepare.execution_choice import settled
+        from ...prepare.execution.execution_choice import settled
 
         try:
             self.config, reason, self.model_facts = settled(self.config, self.inputs)

@@ -25,8 +25,8 @@ from ...core.population.federated_data.place import Place
 from ...core.population.sampling import share
 from ...core.rounds.participation import asked
 from ...prepare.gang_request import gang_request
-from ...prepare.user_code import IN_A_SPEC, code_of
-from ...prepare.user_sources import installed_code, own_code
+from ...prepare.user_code.user_code import IN_A_SPEC, code_of
+from ...prepare.user_code.user_sources import installed_code, own_code
 from .disclosure_gate import told_of
 
 CROSSES = "a graph, on which each client's model goes to the sites of its neighbors"

@@ -56,9 +56,9 @@ from ...engine.training.samples import Chunk, Samples
 from ...engine.training.training import Start, Trained
 from ...errors import ClientFailed, FederatedError
 from ...models import build
-from ...prepare.importing import make_importable
 from ...prepare.inputs.run_inputs import SiteData
-from ...prepare.user_code import bring
+from ...prepare.user_code.importing import make_importable
+from ...prepare.user_code.user_code import bring
 from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack, as_slice
 from ..states.shared_memory import Borrowed, Lent, sharers
 from .attempt import Attempt, NodesJudged, NodesTrained, PieceResult

@@ -12,7 +12,7 @@ from federations import Lab, in_time
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.federated.config.telling import told, understood
 from fedpilot.federated.errors import ConfigError
-from fedpilot.federated.prepare.user_sources import own_code
+from fedpilot.federated.prepare.user_code.user_sources import own_code
 from fedpilot.mediator import members
 from graph_runs import NAMES, digests_over, over, run_over
 

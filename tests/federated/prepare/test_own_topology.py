@@ -13,7 +13,7 @@ from fedpilot.cli import main
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.federated.config.telling import told, understood
 from fedpilot.federated.errors import ConfigError, RunRefused
-from fedpilot.federated.prepare.user_sources import own_code
+from fedpilot.federated.prepare.user_code.user_sources import own_code
 from graph_runs import NAMES, digests_over, run_over
 
 CODE = """

@@ -15,7 +15,7 @@ import pytest
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.federation.remote.mediator_sites import MediatorSites
 from fedpilot.federated.federation.sites.sources import StartedRun
-from fedpilot.federated.prepare.user_code import code_here
+from fedpilot.federated.prepare.user_code.user_code import code_here
 from fedpilot.mediator import FederationMediator, GangRequest, Notify, Payload
 from fedpilot.mediator.coordinator.connection import MediatorConnection
 from fedpilot.mediator.core.assignment import ClientMove

@@ -13,8 +13,8 @@ import site_data
 from fedpilot.federated import Federation
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.errors import CodeRefused
-from fedpilot.federated.prepare.user_code import attached, code_here
-from fedpilot.federated.prepare.user_sources import source
+from fedpilot.federated.prepare.user_code.user_code import attached, code_here
+from fedpilot.federated.prepare.user_code.user_sources import source
 from fedpilot.federated.site.workload import FederatedWorkload
 from fedpilot.mediator import Payload, SiteContext
 from fedpilot.mediator.core.rules.policy import Policy

@@ -20,7 +20,7 @@ from fedpilot.federated.errors import ClientFailed, FederatedError, NoUsableUpda
 from fedpilot.federated.federation.remote.remote_run import exit_code_of_failure
 from fedpilot.federated.federation.sites.sources import OneRay
 from fedpilot.federated.prepare.inputs.data_at_sites import disclosed_by
-from fedpilot.federated.prepare.user_sources import digest_of
+from fedpilot.federated.prepare.user_code.user_sources import digest_of
 from fedpilot.federated.site.disclosure.disclosure_gate import IN_THE_LOG
 from fedpilot.mediator import LinkedSite, Notify, Payload, Site, SiteContext
 from fedpilot.mediator.agent.runner.participation import RunParticipation, WorkloadCheck

@@ -32,8 +32,8 @@ from fedpilot.federated.core.state import digest
 from fedpilot.federated.federation.report.wording import summary
 from fedpilot.federated.federation.verify.reading import reading
 from fedpilot.federated.federation.verify.stage import federation_of
-from fedpilot.federated.prepare.importing import ArchiveFinder
-from fedpilot.federated.prepare.user_code import UserCode, code_to_send
+from fedpilot.federated.prepare.user_code.importing import ArchiveFinder
+from fedpilot.federated.prepare.user_code.user_code import UserCode, code_to_send
 from fedpilot.mediator.errors import QuestionFailed
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb

@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 import torch
 
-from ..config import with_execution
-from ..config.schema import RunConfig, Training
-from ..core.execution.cost_model import NEWEST
-from ..core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
-from ..core.execution.facts import (
+from ...config import with_execution
+from ...config.schema import RunConfig, Training
+from ...core.execution.cost_model import NEWEST
+from ...core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
+from ...core.execution.facts import (
     FIGURED_MEMORY,
     Circumstances,
     ExecutionKind,
     ModelFacts,
 )
-from ..engine.choosing import choose
-from ..engine.training.client import client_update_function
-from ..engine.training.modules import ONE_GENERATOR, loss_function
-from ..errors import ConfigError, ExecutionRefused
-from .grouping import steps_of
-from .inputs.model import SUITS_EVERY_MODEL, fresh_module
-from .inputs.run_inputs import RunInputs
+from ...engine.choosing import choose
+from ...engine.training.client import client_update_function
+from ...engine.training.modules import ONE_GENERATOR, loss_function
+from ...errors import ConfigError, ExecutionRefused
+from ..grouping import steps_of
+from ..inputs.model import SUITS_EVERY_MODEL, fresh_module
+from ..inputs.run_inputs import RunInputs
 
 
 class Settled(NamedTuple):

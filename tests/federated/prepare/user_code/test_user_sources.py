@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpilot.federated.prepare.user_sources import Sources, imports, not_among, sources
+from fedpilot.federated.prepare.user_code.user_sources import Sources, imports, not_among, sources
 
 EXPLODES = "raise SystemExit('this must not be run')\n"
 

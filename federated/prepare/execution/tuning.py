@@ -16,25 +16,25 @@ import torch
 
 from fedpilot.common.strict_yaml.writing import with_keys
 
-from ..config.schema import RunConfig
-from ..core.execution.autotune import Timing, TunedExecution, judged
-from ..core.execution.execution import SEQUENTIAL_CHUNK, sizes
-from ..core.execution.facts import Execution, ExecutionKind
-from ..core.population.partitions.bootstrap import bootstrap
-from ..engine.choosing import refusals
-from ..engine.structure import facts_of
-from ..engine.trainers.probe import example
-from ..engine.trainers.resident import ResidentModule
-from ..engine.trainers.trainer_factory import TrainerFactory
-from ..engine.trainers.trainers import Trainers
-from ..engine.training.client import client_update_function
-from ..engine.training.modules import loss_function, state_of, to_tensors
-from ..engine.training.samples import Samples
-from ..engine.training.training import Start
-from ..errors import ExecutionRefused
+from ...config.schema import RunConfig
+from ...core.execution.autotune import Timing, TunedExecution, judged
+from ...core.execution.execution import SEQUENTIAL_CHUNK, sizes
+from ...core.execution.facts import Execution, ExecutionKind
+from ...core.population.partitions.bootstrap import bootstrap
+from ...engine.choosing import refusals
+from ...engine.structure import facts_of
+from ...engine.trainers.probe import example
+from ...engine.trainers.resident import ResidentModule
+from ...engine.trainers.trainer_factory import TrainerFactory
+from ...engine.trainers.trainers import Trainers
+from ...engine.training.client import client_update_function
+from ...engine.training.modules import loss_function, state_of, to_tensors
+from ...engine.training.samples import Samples
+from ...engine.training.training import Start
+from ...errors import ExecutionRefused
+from ..inputs.model import fresh_module
+from ..inputs.run_inputs import RunInputs
 from .execution_choice import circumstances, settled
-from .inputs.model import fresh_module
-from .inputs.run_inputs import RunInputs
 
 CPU = torch.device("cpu")
 CLIENTS_ALONE = 8

@@ -18,10 +18,10 @@ import numpy as np
 
 from fedpilot.mediator import Payload
 
-from ..config.schema import RunConfig
-from ..core.registry import load_dotted
-from ..core.user_code.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
-from ..errors import CodeRefused, ConfigError, Problem
+from ...config.schema import RunConfig
+from ...core.registry import load_dotted
+from ...core.user_code.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
+from ...errors import CodeRefused, ConfigError, Problem
 from .user_sources import digest_of, is_there, named, not_among, own_code, sources
 
 IN_A_SPEC = "code"
@@ -124,7 +124,7 @@ def code_to_send(config: RunConfig, folders: Iterable[str] = ()) -> UserCode:
 
 def _only_here(config: RunConfig) -> Iterator[Problem]:
     """Problems of code that other processes cannot import: registered here, or without a file."""
-    from .. import data
+    from ... import data
 
     known = {key: registered for key, (registered, _) in _registries().items()}
     known["data.dataset_type"] = data.registered
@@ -150,8 +150,8 @@ def _only_here(config: RunConfig) -> Iterator[Problem]:
 
 def _registries() -> dict[str, tuple[Callable[[str], Any], Callable[[str, Any], None]]]:
     """By config key: functions to look up and to register a name."""
-    from .. import models
-    from ..engine.training import training_code as code
+    from ... import models
+    from ...engine.training import training_code as code
 
     return {
         "model.model_type": (models.registered, models.bring),

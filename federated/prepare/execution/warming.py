@@ -11,21 +11,21 @@ from torch import nn
 
 from fedpilot.mediator.cli.compiling import mark
 
-from ..config.schema import Training
-from ..core.execution.facts import Execution, ExecutionKind
-from ..core.population.partitions.bootstrap import bootstrap
-from ..core.state import TensorRole
-from ..core.topology.edges import Edges
-from ..core.topology.mixing import metropolis
-from ..engine.compiled.kernels import are_ready
-from ..engine.compiled.mixing import add_up, largest, mix, squared_distances
-from ..engine.sums.summing import RunningSum
-from ..engine.trainers.resident import ResidentModule
-from ..engine.trainers.trainer_factory import TrainerFactory
-from ..engine.trainers.trainers import Trainers
-from ..engine.training.modules import loss_function
-from ..engine.training.samples import Samples
-from ..engine.training.training import Start
+from ...config.schema import Training
+from ...core.execution.facts import Execution, ExecutionKind
+from ...core.population.partitions.bootstrap import bootstrap
+from ...core.state import TensorRole
+from ...core.topology.edges import Edges
+from ...core.topology.mixing import metropolis
+from ...engine.compiled.kernels import are_ready
+from ...engine.compiled.mixing import add_up, largest, mix, squared_distances
+from ...engine.sums.summing import RunningSum
+from ...engine.trainers.resident import ResidentModule
+from ...engine.trainers.trainer_factory import TrainerFactory
+from ...engine.trainers.trainers import Trainers
+from ...engine.training.modules import loss_function
+from ...engine.training.samples import Samples
+from ...engine.training.training import Start
 
 CPU = torch.device("cpu")
 CLIENTS = 2

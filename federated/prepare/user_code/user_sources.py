@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 
-from ..config.schema import RunConfig
-from ..core.user_code.code_archive import ENDING, INSTALLED, RESERVED
+from ...config.schema import RunConfig
+from ...core.user_code.code_archive import ENDING, INSTALLED, RESERVED
 
 NAMING = (
     "model.model_type",

@@ -20,8 +20,8 @@ from fedpilot.federated.core.user_code import code_archive
 from fedpilot.federated.core.user_code.code_archive import packed
 from fedpilot.federated.errors import CodeRefused
 from fedpilot.federated.federation.remote.coordinator_process import archive_in
-from fedpilot.federated.prepare.importing import ArchiveFinder, make_importable
-from fedpilot.federated.prepare.user_code import (
+from fedpilot.federated.prepare.user_code.importing import ArchiveFinder, make_importable
+from fedpilot.federated.prepare.user_code.user_code import (
     archive_of,
     attached,
     code_here,

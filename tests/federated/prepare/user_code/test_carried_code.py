@@ -17,7 +17,7 @@ from fedpilot.federated import ConfigError, register_client_update, register_los
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.core.registry import BadPath, RegistryError, UnknownName
 from fedpilot.federated.engine.training.training_code import resolve_client_update, resolve_loss
-from fedpilot.federated.prepare.user_code import bring, carried
+from fedpilot.federated.prepare.user_code.user_code import bring, carried
 
 
 def tripled(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

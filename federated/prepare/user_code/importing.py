@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec
 from importlib.util import decode_source, spec_from_loader
 from types import ModuleType
 
-from ..core.user_code.code_archive import ENDING, unpacked
-from ..errors import CodeRefused
+from ...core.user_code.code_archive import ENDING, unpacked
+from ...errors import CodeRefused
 
 CALLED = "<code of the run>"
 """Stands for the folder in tracebacks."""

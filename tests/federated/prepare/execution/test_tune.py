@@ -12,7 +12,7 @@ from fedpilot.federated.cli.tune import tune
 from fedpilot.federated.config import load_config
 from fedpilot.federated.core.execution.autotune import Disturbed, Timing, judged
 from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
-from fedpilot.federated.prepare import tuning
+from fedpilot.federated.prepare.execution import tuning
 
 ALONE, FOLDED = Execution(ExecutionKind.SEQUENTIAL, 64), Execution(ExecutionKind.FOLDED, 8)
 CONFIG = """\
