@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpilot.federated.core.registry import did_you_mean
+from fedpilot.federated.core.user_code.registry import did_you_mean
 
 from .dataset import Dataset
 from .errors import DataError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpilot.federated.core.registry import Registry
+from fedpilot.federated.core.user_code.registry import Registry
 
 from .dataset import Dataset
 from .errors import DataError

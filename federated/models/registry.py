@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedpilot.federated.core.registry import Registry
+from fedpilot.federated.core.user_code.registry import Registry
 
 from .errors import ModelError
 

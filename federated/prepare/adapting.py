@@ -14,8 +14,8 @@ import numpy as np
 
 from ..config.schema import Graph, RunConfig
 from ..config.schema.learning import ADAPT_EVERY
-from ..core.registry import RegistryError, load_dotted
 from ..core.topology.weighted_edges import WeightedEdges
+from ..core.user_code.registry import RegistryError, load_dotted
 from ..core.user_code.user_errors import account_of
 from ..errors import ConfigError, GraphNotAdapted
 from .inputs.blame import blaming

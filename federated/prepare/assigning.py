@@ -12,7 +12,7 @@ from fedpilot.mediator.core.assignment import (
 from fedpilot.mediator.core.assignment.divisions import checked
 
 from ..config.schema import RunConfig
-from ..core.registry import RegistryError, load_dotted
+from ..core.user_code.registry import RegistryError, load_dotted
 from ..errors import ConfigError
 from .inputs.blame import blaming, blaming_users_code
 

@@ -13,7 +13,6 @@ from fedpilot.mediator.core.assignment import Exchange
 
 from ..config.schema import Graph, RunConfig
 from ..core.population.partitions.partition import Partition
-from ..core.registry import RegistryError, load_dotted
 from ..core.state import Array
 from ..core.topology.graph_files import read_graph
 from ..core.topology.mixing import (
@@ -28,6 +27,7 @@ from ..core.topology.mixing import (
     uniform,
 )
 from ..core.topology.weighted_edges import NotAGraph, WeightedEdges
+from ..core.user_code.registry import RegistryError, load_dotted
 from ..core.user_code.user_errors import account_of
 from ..errors import ConfigError, FederatedError
 from .inputs.blame import blaming, blaming_users_code

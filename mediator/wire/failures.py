@@ -32,6 +32,7 @@ NAMED = {
         "fedpilot.federated.core.partial_check:AnswerRefused"
     ),
     "fedpilot.federated.core.sums.partial_check": "fedpilot.federated.core.partial_check",
+    "fedpilot.federated.core.user_code.registry": "fedpilot.federated.core.registry",
     "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",
     "fedpilot.federated.federation.remote.query_server": "fedpilot.federated.answering",
     "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",

@@ -1,1 +1,1 @@
-"""A user's own code: the archive that carries it, and the line in it that raised an error."""
+"""What names in a config stand for, the archive of a user's own code, and its line that raised."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ...core.registry import Registry
+from ...core.user_code.registry import Registry
 
 
 def _no_class(found: object) -> str:

@@ -19,7 +19,7 @@ from ...core.population.federated_data.place import Place, digest_of_ids, ids_of
 from ...core.population.federated_data.site_partitions import Elsewhere, SiteClients
 from ...core.population.federated_data.union import Union, united
 from ...core.population.partitions.disjoint import natural
-from ...core.registry import RegistryError
+from ...core.user_code.registry import RegistryError
 from ...data import DataError
 from ...data.declared import load_declared, survey
 from ...errors import ConfigError, DataUnusable

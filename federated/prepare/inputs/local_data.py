@@ -13,8 +13,8 @@ from ...config.schema import RunConfig
 from ...core.population.partitions import disjoint
 from ...core.population.partitions.bootstrap import bootstrap
 from ...core.population.partitions.partition import Partition, PartitionError
-from ...core.registry import RegistryError
 from ...core.state import Array
+from ...core.user_code.registry import RegistryError
 from ...data import DataError, Dataset
 from ...errors import ConfigError
 from ..grouping import groups_of

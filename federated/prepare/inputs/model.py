@@ -9,8 +9,8 @@ from ... import models
 from ...config.schema import RunConfig, Training
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
-from ...core.registry import RegistryError
 from ...core.state import Array, Roles, TensorRole
+from ...core.user_code.registry import RegistryError
 from ...engine.stacking import NotStackable, stack
 from ...engine.training.client import client_update_function
 from ...engine.training.modules import (

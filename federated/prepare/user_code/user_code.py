@@ -19,8 +19,8 @@ import numpy as np
 from fedpilot.mediator import Payload
 
 from ...config.schema import RunConfig
-from ...core.registry import load_dotted
 from ...core.user_code.code_archive import LARGEST_ARCHIVE, check, packed, unpacked
+from ...core.user_code.registry import load_dotted
 from ...errors import CodeRefused, ConfigError, Problem
 from .user_sources import digest_of, is_there, named, not_among, own_code, sources
 

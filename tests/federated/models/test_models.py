@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedpilot.federated import models
-from fedpilot.federated.core.registry import BadOption, UnknownName
+from fedpilot.federated.core.user_code.registry import BadOption, UnknownName
 
 BUILT_IN = ("cnn", "lenet", "logistic_regression", "mlp", "resnet18")
 IMAGES_ONLY = ("cnn", "lenet", "resnet18")

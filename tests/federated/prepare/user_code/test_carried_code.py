@@ -15,7 +15,7 @@ from torch import nn
 from federations import Lab
 from fedpilot.federated import ConfigError, register_client_update, register_loss, register_model
 from fedpilot.federated.config import parse_config
-from fedpilot.federated.core.registry import BadPath, RegistryError, UnknownName
+from fedpilot.federated.core.user_code.registry import BadPath, RegistryError, UnknownName
 from fedpilot.federated.engine.training.training_code import resolve_client_update, resolve_loss
 from fedpilot.federated.prepare.user_code.user_code import bring, carried
 

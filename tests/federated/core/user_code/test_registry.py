@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedpilot.federated import data
-from fedpilot.federated.core.registry import (
+from fedpilot.federated.core.user_code.registry import (
     BadOption,
     BadPath,
     Registry,

@@ -27,7 +27,7 @@ import pydantic
 
 from fedpilot.federated.errors import FederatedError
 
-from .user_code.code_archive import INSTALLED, RESERVED
+from .code_archive import INSTALLED, RESERVED
 
 INSTALLERS = frozenset({"_distutils_hack", "pip", "pkg_resources", "setuptools", "wheel"})
 """Packages in most environments that run commands."""
