@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         WorkerNotMade,
         WorkersExhausted,
     )
+    from .federation.clients.topology_manager import HybridTopologyManager, TopologyManager
+    from .federation.clients.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .federation.events import Event
     from .federation.federation import Federation
     from .federation.remote.client import Connection, RemoteFederation, connect
     from .federation.runs.run_record import RunResult
-    from .federation.topology_manager import HybridTopologyManager, TopologyManager
-    from .federation.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .models import register_model
 
 _HOME = {
@@ -45,7 +45,7 @@ _HOME = {
     "BelowQuorum": "core.rounds.participation",
     "Connection": "federation.remote.client",
     "Dataset": "data",
-    "EvaluationResult": "federation.virtual_node",
+    "EvaluationResult": "federation.clients.virtual_node",
     "Event": "federation.events",
     "Federation": "federation.federation",
     "LocalClient": "engine.training.client",
@@ -54,12 +54,12 @@ _HOME = {
     "RemoteFederation": "federation.remote.client",
     "RunConfig": "config",
     "RunResult": "federation.runs.run_record",
-    "HybridTopologyManager": "federation.topology_manager",
-    "TopologyManager": "federation.topology_manager",
+    "HybridTopologyManager": "federation.clients.topology_manager",
+    "TopologyManager": "federation.clients.topology_manager",
     "TooFewSites": "core.rounds.participation",
-    "TrainResult": "federation.virtual_node",
+    "TrainResult": "federation.clients.virtual_node",
     "UnknownClient": "core.population.partitions.partition",
-    "VirtualNode": "federation.virtual_node",
+    "VirtualNode": "federation.clients.virtual_node",
     "connect": "federation.remote.client",
     "load_config": "config",
     "parse_config": "config",

@@ -20,6 +20,7 @@ from ..core.state import Array
 from ..errors import ConfigError
 from ..prepare.user_code.user_code import UserCode, code_here
 from ..prepare.user_code.user_sources import import_paths
+from .clients.virtual_node import VirtualNode
 from .coordinator.coordinator import Coordinator
 from .events import EventBus, Observer
 from .run_folder.folder import RunFolder
@@ -30,14 +31,13 @@ from .setup.loaded_config import LoadedConfig, inputs_of, read_config
 from .sites.gang_session import GangSession
 from .sites.node_orders import NodeOrders
 from .sites.sources import SiteSource, disclosed_to, sites_here
-from .virtual_node import VirtualNode
 
 if TYPE_CHECKING:
     from torch import nn
 
     from fedpilot.fabric import Cluster
 
-    from .topology_manager import TopologyManager
+    from .clients.topology_manager import TopologyManager
 
 
 class Federation:

@@ -34,6 +34,12 @@ NAMED = {
     "fedpilot.federated.core.sums.partial_check": "fedpilot.federated.core.partial_check",
     "fedpilot.federated.core.user_code.registry": "fedpilot.federated.core.registry",
     "fedpilot.federated.engine.trainers.probe": "fedpilot.federated.engine.probe",
+    "fedpilot.federated.federation.clients.publications": (
+        "fedpilot.federated.federation.publications"
+    ),
+    "fedpilot.federated.federation.clients.topology_manager": (
+        "fedpilot.federated.federation.topology_manager"
+    ),
     "fedpilot.federated.federation.remote.query_server": "fedpilot.federated.answering",
     "fedpilot.mediator.agent.runner.errors": "fedpilot.mediator.runner.errors",
     "fedpilot.mediator.server.store.engines:StoreAway": "fedpilot.mediator.store.errors:StoreAway",

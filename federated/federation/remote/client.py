@@ -31,8 +31,8 @@ from ...errors import FederatedError
 from ...prepare.gang_request import run_ask
 from ...prepare.user_code.user_code import code_to_send
 from ...prepare.user_code.user_sources import import_paths
+from ..clients.virtual_node import VirtualNode
 from ..run_folder.folder import check_run_id, new_run_id
-from ..virtual_node import VirtualNode
 
 AT_ONCE = 16
 """Open questions per federation."""

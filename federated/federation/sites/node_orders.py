@@ -23,7 +23,7 @@ from ..setup.loaded_config import LoadedConfig, execution_of
 from .gang_session import GangSession
 
 if TYPE_CHECKING:
-    from ..topology_manager import TopologyManager
+    from ..clients.topology_manager import TopologyManager
 
 
 NOT_ASSIGNED = "not assigned until the gang is reserved"
@@ -127,7 +127,7 @@ class NodeOrders:
     def topology(self) -> TopologyManager | None:
         """Who exchanges with whom; None if all clients exchange with the coordinator."""
         from ...prepare.topology import mixing_of
-        from ..topology_manager import HybridTopologyManager, TopologyManager
+        from ..clients.topology_manager import HybridTopologyManager, TopologyManager
 
         config, graphs = self._loaded.config, self._loaded.inputs.graphs
         if graphs is None:

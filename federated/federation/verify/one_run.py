@@ -19,9 +19,9 @@ from ...core.proof.run_check import (
 )
 from ...core.proof.state_differences import TensorDifference, fingerprints, state_differences
 from ...errors import RunRefused
+from ..clients.virtual_node import TrainResult
 from ..federation import Federation
 from ..setup.global_model import GlobalModel
-from ..virtual_node import TrainResult
 from .reading import Reading
 from .stage import ReplayStart, Stage, Tools, federation_of, staged, starts
 

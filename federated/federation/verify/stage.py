@@ -15,12 +15,12 @@ from ...config import RunConfig, identity
 from ...core.proof.run_check import Reproducibility, standing
 from ...core.state import digest
 from ...errors import ConfigError, FederatedError
+from ..clients.virtual_node import TrainResult
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.round_log import model_of
 from ..federation import Federation
 from ..run_folder.folder import RunFolder, read_checkpoint
 from ..setup.global_model import GlobalModel
-from ..virtual_node import TrainResult
 from .reading import Reading
 
 AT_A_TIME = 16

@@ -21,9 +21,9 @@ from ...core.proof.state_differences import TensorDifference, state_differences
 from ...core.state import State, digest, nbytes
 from ...engine.tensor_files import read_tensors, write_tensors
 from ...errors import RunRefused
+from ..clients.virtual_node import TrainResult
 from ..federation import Federation
 from ..setup.global_model import GlobalModel
-from ..virtual_node import TrainResult
 from .one_run import Replay, facts_of
 from .reading import Reading
 from .stage import Departed, ReplayStart, Stage, Tools, federation_of, staged, starts

@@ -16,15 +16,15 @@ import numpy as np
 
 from fedpilot.mediator import Payload
 
-from ..core.lifecycle import NodeState
-from ..core.state import State
-from ..core.topology.edges import Edges
-from ..core.topology.mixing import Mixing
-from ..errors import FederatedError
+from ...core.lifecycle import NodeState
+from ...core.state import State
+from ...core.topology.edges import Edges
+from ...core.topology.mixing import Mixing
+from ...errors import FederatedError
 from .publications import Publication, Publications, PublishingClients
 
 if TYPE_CHECKING:
-    from ..core.topology.graphs import Topology
+    from ...core.topology.graphs import Topology
 
 
 class Channel(StrEnum):

@@ -16,8 +16,8 @@ from federations import CLIENTS, SOON_S, Lab, in_time
 from fedpilot.federated import Federation
 from fedpilot.federated.core.state import Array, State, digest
 from fedpilot.federated.errors import FederatedError
-from fedpilot.federated.federation.publications import StateGone
-from fedpilot.federated.federation.topology_manager import TopologyManager
+from fedpilot.federated.federation.clients.publications import StateGone
+from fedpilot.federated.federation.clients.topology_manager import TopologyManager
 from fedpilot.federated.site.object_store import GlobalObjectStore
 from fedpilot.mediator import InProcessSite, Payload
 from graph_runs import NAMES, over

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpilot.mediator import Payload
 
-from ..core.lifecycle import NodeState
-from ..core.state import Array, State
-from ..core.sums.partial import Tally
+from ...core.lifecycle import NodeState
+from ...core.state import Array, State
+from ...core.sums.partial import Tally
 
 if TYPE_CHECKING:
     from .topology_manager import TopologyManager

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from fedpilot.mediator import Payload
 
-from ..core.state import State
-from ..errors import FederatedError
-from ..site.published_states import LACKING
+from ...core.state import State
+from ...errors import FederatedError
+from ...site.published_states import LACKING
 
 
 class PublishingClients(Protocol):

@@ -9,7 +9,7 @@ from federations import CLIENTS, Lab, on_a_graph
 from fedpilot.federated import UnknownClient
 from fedpilot.federated.core.topology.mixing import UNIT
 from fedpilot.federated.errors import FederatedError
-from fedpilot.federated.federation.topology_manager import (
+from fedpilot.federated.federation.clients.topology_manager import (
     Channel,
     HybridTopologyManager,
     Location,
