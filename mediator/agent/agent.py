@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ..core.disk import Space, disk_trouble
 from ..core.links import LinkSpeed
 from ..core.rules.disclosure import Declaration
 from ..core.rules.policy import DAY_S
+from ..core.storage.disk import Space, disk_trouble
 from ..core.traffic import Direction
 from ..errors import SiteLost
 from ..identity import Credentials

@@ -20,8 +20,8 @@ from fedpilot.common.host.exit_codes import BAD_INPUT
 from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
 from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
-from ..core.retention import Retention
 from ..core.run_queue import QueueSettings
+from ..core.storage.retention import Retention
 
 if TYPE_CHECKING:
     from ..server import Mediator, ServerSettings

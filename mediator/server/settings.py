@@ -10,8 +10,8 @@ from fedpilot.fabric.spec.queue_file import QueueFile
 
 from ..core.health import HealthSettings
 from ..core.restarts import RestartSettings
-from ..core.retention import Retention
 from ..core.run_queue import QueueSettings
+from ..core.storage.retention import Retention
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.assignment import members
-from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.core.storage.disk import Space
 from fedpilot.mediator.federation.futures import done
 
 from ...core.population.shares import taken

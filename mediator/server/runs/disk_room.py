@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.disk import Space, disk_trouble
+from ...core.storage.disk import Space, disk_trouble
 from ..events import EventLog
 
 log = logging.getLogger(__name__)

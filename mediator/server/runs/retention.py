@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.retention import DAY_S, EndedRun, Retention, outlived
+from ...core.storage.retention import DAY_S, EndedRun, Retention, outlived
 from ...errors import MediatorError
 from ..store import RunState
 from ..store.database import Database

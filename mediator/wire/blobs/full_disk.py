@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...core.disk import Space
+from ...core.storage.disk import Space
 from .errors import NoRoomOnDisk
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -1,6 +1,6 @@
 """BlobStore: a folder of files named by the SHA-256 of their bytes, within a size limit.
 
-It also leaves room on its disk (`core/disk.py`). A file named by its digest is complete and
+It also leaves room on its disk (`core/storage/disk.py`). A file named by its digest is complete and
 checked. `<digest>.part` is incomplete: its writer locks it, and a later process continues it.
 Unpinned blobs make room for new ones, least recently used first. Pins and parts are file locks.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedpilot.common.text.amounts import in_bytes
 
-from ...core.disk import Space
+from ...core.storage.disk import Space
 from .blob import Blob, check_digest, digest_of, is_digest
 from .errors import BadBlob, NoRoom, NoRoomOnDisk
 from .file_locks import locked, names_held, remove_unused
@@ -256,7 +256,7 @@ class BlobStore:
             if removable and not self._pins[path.name] and remove_unused(path):
                 over, on_disk = over - size, on_disk - size
         # If nothing can be removed, half of the free reserve may be used. With less than that, the
-        # site is in trouble (`core/disk.py`) and gets no orders.
+        # site is in trouble (`core/storage/disk.py`) and gets no orders.
         if on_disk > space.kept_free // 2:
             raise NoRoomOnDisk(
                 f"{what} has {needed} bytes, and the disk of {self.folder} has"

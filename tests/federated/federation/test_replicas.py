@@ -23,7 +23,7 @@ from fedpilot.federated.errors import ConfigError
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
 from fedpilot.mediator import Payload, members
-from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.core.storage.disk import Space
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import LyingSite
 from records import Archive, written_at_once

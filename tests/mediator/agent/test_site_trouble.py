@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from agent_labs import GANG, MODEL, RUN, Lab, played, until, work
-from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.core.storage.disk import Space
 from fedpilot.mediator.errors import SiteLost
 from fedpilot.mediator.identity.files import write_text
 from fedpilot.mediator.wire.failures import error_of

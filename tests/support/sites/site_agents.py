@@ -22,8 +22,8 @@ from fedpilot.mediator.agent.orders.runners import Start
 from fedpilot.mediator.agent.runner.process import RayChoice
 from fedpilot.mediator.agent.scans.ray_watchdog import Look, PrivateRay, Watch
 from fedpilot.mediator.agent.settings import AgentSettings
-from fedpilot.mediator.core.disk import Space
 from fedpilot.mediator.core.links import LinkSpeed
+from fedpilot.mediator.core.storage.disk import Space
 from fedpilot.mediator.identity import Credentials
 from fedpilot.mediator.wire.blobs.full_disk import space_of
 from fedpilot.mediator.wire.messages import Capacity, SiteName

@@ -16,7 +16,7 @@ import pytest
 
 from fake_agents import QUICK, promise_and_echo
 from fedpilot.mediator import Payload
-from fedpilot.mediator.core.disk import Space
+from fedpilot.mediator.core.storage.disk import Space
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server.runs.run_folders import RunFolders
 from fedpilot.mediator.wire.blobs.part import PartialBlob

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedpilot.mediator.core.retention import DAY_S, Retention
+from fedpilot.mediator.core.storage.retention import DAY_S, Retention
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.server import Mediator

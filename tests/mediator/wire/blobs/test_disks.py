@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from fedpilot.mediator.core.disk import MOST_KEPT_FREE, Space, disk_trouble
+from fedpilot.mediator.core.storage.disk import MOST_KEPT_FREE, Space, disk_trouble
 from fedpilot.mediator.wire.blobs.blob import Blob
 from fedpilot.mediator.wire.blobs.errors import NoRoom, NoRoomOnDisk
 from fedpilot.mediator.wire.blobs.full_disk import is_full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.mediator.core.retention import DAY_S, EndedRun, Retention, outlived
+from fedpilot.mediator.core.storage.retention import DAY_S, EndedRun, Retention, outlived
 
 NOW = 100 * DAY_S
 
