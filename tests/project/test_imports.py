@@ -98,7 +98,7 @@ def test_what_draws_curves_is_imported_beside_the_run() -> None:
 
 
 def test_each_test_is_below_a_folder_that_is_tested(pytestconfig: pytest.Config) -> None:
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     named = [root / each for each in pytestconfig.getini("testpaths")]
     tests = {each for each in root.glob("tests/*/**/test_*.py")}
     assert tests

@@ -21,7 +21,7 @@ from fedpilot.federated import load_config
 from fedpilot.federated.config import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
 PACKAGES = ["fedpilot", "fedpilot.federated", "fedpilot.mediator", "fedpilot.fabric"]

@@ -14,7 +14,7 @@ import pytest
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.prepare.inputs.local_data import gather
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(autouse=True)

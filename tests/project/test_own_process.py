@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 FILES = {
     "conftest.py": "import own_process\npytest_configure = own_process.register\n",
     "pytest.ini": "[pytest]\nmarkers = own_process\n",

@@ -1,0 +1,46 @@
+"""Rooms stay small enough to be read: at most a dozen entries in a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("common", "fabric", "mediator", "federated", "src/fedpilot")
+MOST_ENTRIES = 12
+APART = {"__init__.py", "py.typed"}
+GENERATED = "proto"
+"""Each message file in such a folder has two generated files beside it."""
+COLLECTIONS = {
+    "federated/algorithms": "one algorithm a file, after its paper",
+    "federated/data": "one data set a file",
+}
+"""Folders of similar files, each found by the name in a config; and what one file is."""
+
+
+def sources(top: str) -> list[Path]:
+    """All files below a folder, from the root, without what Python has compiled."""
+    found = [path.relative_to(ROOT) for path in (ROOT / top).rglob("*") if path.is_file()]
+    return [path for path in found if "__pycache__" not in path.parts]
+
+
+def test_a_folder_has_a_dozen_entries_at_most() -> None:
+    files = [path for package in PACKAGES for path in sources(package)]
+    entries = {
+        entry for path in files for entry in (path, *path.parents) if entry.name not in APART
+    }
+    counts = Counter(entry.parent for entry in entries)
+    rooms = {folder for package in PACKAGES for folder in counts if folder.is_relative_to(package)}
+    assert len(rooms) > 80
+    full = {
+        room.as_posix(): counts[room]
+        for room in rooms
+        if counts[room] > MOST_ENTRIES
+        and room.name != GENERATED
+        and room.as_posix() not in COLLECTIONS
+    }
+    assert not full, "find a room in it for what belongs together, and give it a charter"
+
+
+def test_no_exception_outlives_its_folder() -> None:
+    assert all((ROOT / folder).is_dir() for folder in COLLECTIONS)
