@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from integration.test_virtual_cluster_kills import besieged
+from integration.virtual_clusters.test_virtual_cluster_kills import besieged
 
 pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(3600)]
 

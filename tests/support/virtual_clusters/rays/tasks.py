@@ -66,6 +66,23 @@ def children(count: int) -> tuple[Where, list[Where]]:
     return here(), ray.get([task(here).remote() for _ in range(count)])
 
 
+def seen() -> tuple[dict[str, float], dict[str, float], list[str], str, str]:
+    """What a task sees of the cluster."""
+    api: Any = ray  # Ray's own annotations say less than it does
+    return (
+        api.cluster_resources(),
+        api.available_resources(),
+        [each["NodeID"] for each in api.nodes()],
+        fabric.current_cluster().cluster_id(),
+        fabric.current_node().node_id(),
+    )
+
+
+def megabytes(count: int) -> bytes:
+    """An object of so many megabytes."""
+    return bytes(count * 10**6)
+
+
 class Parent:
     """An actor that makes tasks and actors."""
 

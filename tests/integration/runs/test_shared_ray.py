@@ -72,7 +72,7 @@ def test_the_doctor_attaches_and_says_what_a_machine_lacks(bare: str, tmp_path: 
 def test_a_ray_without_fedpilot_is_said_to_be_one(
     bare: str, arguments: list[str], tmp_path: Path
 ) -> None:
-    config = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+    config = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
     given = [each.format(bare, config=config) for each in arguments]
     with fedpilot(given, tmp_path) as command:
         _, said = command.process.communicate(timeout=180)
@@ -85,7 +85,7 @@ def test_a_ray_without_fedpilot_is_said_to_be_one(
 def test_a_machine_without_fedpilot_is_named_among_those_with_it(
     lacking: str, tmp_path: Path
 ) -> None:
-    config = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+    config = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
     with ray_head(num_cpus=1) as address, ray_machine(address, PYTHONPATH=lacking):
         while len(found := findings(address, tmp_path)[1]) < 3:
             pass

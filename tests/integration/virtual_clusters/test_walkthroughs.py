@@ -27,9 +27,22 @@ from fedpilot.fabric import In, SchedulingPolicy, VirtualCluster, VirtualCluster
 from fedpilot.fabric.errors import FabricError, NoSuchCluster
 from rays import tasks
 from rays.drawings import VCLUSTER, VNODE, becomes, drawn, made_for, rays_own, state_of
+from rays.drivers import FOUR_TASKS
 from rays.machines import PATIENCE_S
 from rays.sessions import fixed, flexible, got, job, machines, outside
-from rays.tasks import Gates, Parent, actor, children, fibonacci, here, leave_marks, task, wait_for
+from rays.tasks import (
+    Gates,
+    Parent,
+    actor,
+    children,
+    fibonacci,
+    here,
+    leave_marks,
+    megabytes,
+    seen,
+    task,
+    wait_for,
+)
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, in_session
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(300)]
@@ -338,27 +351,8 @@ def test_an_actor_without_demands_leaves_room_for_a_task_of_the_whole_size(two: 
 # -- the end of a driver ----------------------------------------------------------------------
 
 
-DRIVER = """
-import sys
-import ray
-from fedpilot import fabric
-from fedpilot.fabric import VirtualCluster
-
-fabric.init(sys.argv[1], virtual_cluster=VirtualCluster(flex_resource_min={"CPU": 2}))
-
-@ray.remote(num_cpus=1)
-def forever():
-    import time
-    time.sleep(1000)
-
-work = [forever.remote() for _ in range(4)]
-print("submitted", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_driver_that_is_killed_leaves_nothing_behind(two: Cluster) -> None:
-    command = [sys.executable, "-c", DRIVER, two.address]
+    command = [sys.executable, "-c", FOUR_TASKS, two.address]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY / "src")}
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with outside(two) as clusters, in_session(command, env=environment, **pipes) as driver:
@@ -426,17 +420,6 @@ def test_a_node_tells_all_that_the_proposal_lists(two: Cluster, gates: Gates) ->
         got(work)
 
 
-def seen() -> tuple[dict[str, float], dict[str, float], list[str], str, str]:
-    """What a task sees of the cluster."""
-    return (
-        API.cluster_resources(),
-        API.available_resources(),
-        [each["NodeID"] for each in API.nodes()],
-        fabric.current_cluster().cluster_id(),
-        fabric.current_node().node_id(),
-    )
-
-
 def test_ray_tells_of_the_virtual_cluster_alone(two: Cluster) -> None:
     with job(two, fixed(2)) as cluster:
         (node,) = cluster.nodes()
@@ -474,11 +457,6 @@ def test_libraries_are_told_how_far_a_cluster_could_grow(two: Cluster, gates: Ga
     with job(two, fixed(2)) as cluster:
         (row,) = attainable_nodes(cluster.id)
         assert row["Resources"]["CPU"] == 2
-
-
-def megabytes(count: int) -> bytes:
-    """An object of so many megabytes."""
-    return bytes(count * 10**6)
 
 
 @pytest.mark.slow

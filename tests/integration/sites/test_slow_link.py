@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(400)]
 
