@@ -85,7 +85,7 @@ def test_a_client_update_that_is_not_there_is_refused_before_anything_starts(
 
 
 def test_fedprox_as_the_docs_have_it_is_fedavg_with_a_term_that_holds_back(lab: Lab) -> None:
-    page = Path(__file__).parents[3] / "docs/how-to/own-client-update.md"
+    page = Path(__file__).parents[4] / "docs/how-to/own-client-update.md"
     found = re.search("```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert found
     plain = lab.run()
