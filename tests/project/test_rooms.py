@@ -1,4 +1,4 @@
-"""Rooms stay small enough to be read: at most a dozen entries in a folder."""
+"""Rooms stay small enough to be read: at most a dozen entries in a folder, 500 lines in a file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "fabric", "mediator", "federated", "src/fedpilot")
-MOST_ENTRIES = 12
+MOST_ENTRIES, MOST_LINES = 12, 500
 APART = {"__init__.py", "py.typed"}
 GENERATED = "proto"
-"""Each message file in such a folder has two generated files beside it."""
+"""Each message file in such a folder has two generated files beside it, of any length."""
 COLLECTIONS = {
     "federated/algorithms": "one algorithm a file, after its paper",
     "federated/data": "one data set a file",
@@ -40,6 +40,14 @@ def test_a_folder_has_a_dozen_entries_at_most() -> None:
         and room.as_posix() not in COLLECTIONS
     }
     assert not full, "find a room in it for what belongs together, and give it a charter"
+
+
+def test_a_file_has_500_lines_at_most() -> None:
+    files = [path for top in (*PACKAGES, "tests") for path in sources(top) if path.suffix == ".py"]
+    assert len(files) > 1000
+    written = [path for path in files if path.parent.name != GENERATED]
+    lines = {path.as_posix(): (ROOT / path).read_bytes().count(b"\n") for path in written}
+    assert not {path: count for path, count in lines.items() if count > MOST_LINES}
 
 
 def test_no_exception_outlives_its_folder() -> None:

@@ -3,151 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fedpilot.fabric import (
     FabricError,
-    FixedSizeNode,
-    FixedSizeNodes,
-    Gang,
-    Standing,
-    VirtualCluster,
-    VirtualClusterManager,
     WorkerFailed,
 )
-from fedpilot.fabric.gangs import Slot
-from fedpilot.fabric.testing.fake_cluster import FakeCluster, ManualClock, fake_machine
 from fedpilot.federated.errors import ClientFailed, FederatedError, WorkersExhausted
-from fedpilot.federated.site.states.shared_memory import sharers
-from fedpilot.federated.site.workers import gang_watch, pool as pool_module
+from fedpilot.federated.site.workers import pool as pool_module
 from fedpilot.federated.site.workers.pool import SharedModel, WorkerCall, WorkerPool
+from pools import SOON_S, Node, Setting, answers, piece
 
-SOON_S = 60.0
 pytestmark = pytest.mark.timeout(30)
-
-
-class Node:
-    """A worker that says what it was told."""
-
-    def __init__(self, gate: threading.Event | None = None, fault: str = "") -> None:
-        self.gate = gate
-        self.models: dict[str, Any] = {}
-        if fault:
-            raise RuntimeError(fault)
-
-    def hello(self) -> dict[str, Any]:
-        return {"pid": 1, "sharers": sharers()}
-
-    def double(self, value: int) -> int:
-        return 2 * value
-
-    def wait(self) -> str:
-        assert self.gate is not None
-        assert self.gate.wait(SOON_S)
-        return "waited"
-
-    def fail(self, error: Exception) -> None:
-        raise error
-
-    def model(self, key: str, state: Any) -> tuple[bool, Any]:
-        """Whether the model came along, and what it is."""
-        if state is not None:
-            self.models[key] = state
-            while len(self.models) > 2:
-                self.models.pop(next(iter(self.models)))
-        self.models[key] = self.models.pop(key)
-        return state is not None, self.models[key]
-
-
-class Setting:
-    """A pool on a fake cluster, with what it said."""
-
-    def __init__(self, undo: ExitStack) -> None:
-        self.cluster = FakeCluster([fake_machine("a", CPU=8)])
-        self.events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self.clock = ManualClock()
-        self._undo = undo
-        self.manager = undo.enter_context(VirtualClusterManager(self.cluster))
-
-    def gang(self, workers: int) -> Gang:
-        nodes = (FixedSizeNode(resources={"CPU": 1.0}),) * workers
-        return self.manager.reserve(
-            VirtualCluster(fixed_size_nodes=(FixedSizeNodes(nodes=nodes),)), name="g"
-        )
-
-    def pool(
-        self,
-        workers: int = 2,
-        *args: Any,
-        of: type[Node] = Node,
-        restarts: int = 3,
-        timeout_s: float = 1e9,
-        gang: Gang | None = None,
-        on_notice: Callable[[], None] = lambda: None,
-    ) -> WorkerPool:
-        pool = WorkerPool(
-            gang or self.gang(workers),
-            of,
-            args,
-            restarts=restarts,
-            timeout_s=timeout_s,
-            on_event=lambda kind, details: self.events.put((kind, details)),
-            on_notice=on_notice,
-            clock=self.clock,
-        )
-        self._undo.callback(pool.close)
-        pool.start()
-        return pool
-
-    def kill(self, number: int, generation: int) -> None:
-        self.cluster.kill_worker(f"g/{number}/{generation}")
-
-    def next_event(self, kind: str) -> dict[str, Any]:
-        while True:
-            found, details = self.events.get(timeout=SOON_S)
-            if found == kind:
-                return details
-
-
-@pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
-    monkeypatch.setattr(pool_module, "TICK_S", 0.01)
-    monkeypatch.setattr(gang_watch, "LOOK_S", 0.01)
-    with ExitStack() as undo:
-        yield Setting(undo)
-
-
-class Claimed:
-    """The places of a gang that others claim."""
-
-    def __init__(self, gang: Gang) -> None:
-        self._slots = [(vnode, *gang._slots[vnode.id]) for vnode in gang.vnodes]
-        self.now = Standing()
-        self.left = threading.Event()
-        gang.shared, gang._shared = True, self
-
-    def standing(self) -> Standing:
-        return self.now
-
-    def leave(self) -> None:
-        self.left.set()
-
-    def slots(self) -> list[Slot]:
-        return self._slots
-
-
-def piece(method: str = "double", *args: Any, **fields: Any) -> WorkerCall:
-    return WorkerCall(method=method, args=args, what=f"doing {method}", **fields)
-
-
-def answers(pieces: list[WorkerCall]) -> list[Any]:
-    return [each.answer.result(SOON_S) for each in pieces]
 
 
 def test_every_piece_is_answered(setting: Setting) -> None:
@@ -465,80 +336,3 @@ def test_memory_is_shared_with_workers_on_this_machine_alone(
     setting.next_event("worker_lost")
     assert pool.shares_memory is shared
     gate.set()
-
-
-# -- places that others claim ---------------------------------------------------------------------
-
-
-def claimed(setting: Setting, *args: Any, **options: Any) -> tuple[WorkerPool, Claimed]:
-    gang = setting.gang(2)
-    places = Claimed(gang)
-    pool = setting.pool(2, *args, gang=gang, **options)
-    pool.wait_up(SOON_S)
-    return pool, places
-
-
-def test_under_notice_nothing_new_begins_and_what_is_saved_comes_first(setting: Setting) -> None:
-    gate = threading.Event()
-    saved = piece("double", 21)
-    pool, places = claimed(
-        setting, gate, on_notice=lambda: pool.submit([saved], worker=0, first=True)
-    )
-    running = [piece("wait"), piece("wait")]
-    pool.submit(running)
-    places.now = Standing(leaves_in_s=9.0, reason="for other")
-    assert setting.next_event("gang_notice") == {"seconds": 9.0, "reason": "for other"}
-    later = piece("double", 1)
-    pool.submit([later])
-    assert not places.left.is_set()
-    gate.set()
-    assert answers([*running, saved]) == ["waited", "waited", 42]
-    assert places.left.wait(SOON_S)
-    assert not later.answer.done()
-
-
-def test_a_pool_whose_places_are_gone_goes_on_when_it_has_them_again(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gang_watch, "LOOK_S", 1e6)  # it looks as soon as a worker dies
-    gate = threading.Event()
-    pool, places = claimed(setting, gate, restarts=0)
-    running = [piece("wait"), piece("wait"), piece("double", 3)]
-    pool.submit(running)
-    places.now = Standing(held=False, reason="it left for other")
-    setting.kill(0, 0)
-    assert setting.next_event("gang_preempted") == {"reason": "it left for other"}
-    assert not any(each.answer.done() for each in running)
-    gate.set()
-    places.now = Standing()
-    assert pool._watcher is not None
-    pool._watcher.look()
-    assert setting.next_event("gang_regained") == {"workers": 2}
-    assert answers(running) == ["waited", "waited", 6]
-    assert "worker_lost" not in [kind for kind, _ in list(setting.events.queue)]
-
-
-def test_a_notice_that_is_withdrawn_lets_work_go_on(setting: Setting) -> None:
-    gate = threading.Event()
-    pool, places = claimed(setting, gate)
-    running = piece("wait")
-    pool.submit([running])
-    places.now = Standing(leaves_in_s=9.0)
-    setting.next_event("gang_notice")
-    later = piece("double", 1)
-    pool.submit([later])
-    places.now = Standing()
-    assert answers([later]) == [2]
-    gate.set()
-    assert answers([running]) == ["waited"]
-
-
-def test_a_worker_that_dies_where_nothing_is_claimed_is_lost(setting: Setting) -> None:
-    gate = threading.Event()
-    pool, _ = claimed(setting, gate)
-    running = piece("wait")
-    pool.submit([running], worker=0)
-    setting.kill(0, 0)
-    assert setting.next_event("worker_lost")["worker"] == 0
-    gate.set()
-    assert answers([running]) == ["waited"]
