@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 FEW, MANY = 200, 10_000
 ENDS, BLOCKS = 20, 5
 AT_MOST = 3.0
