@@ -14,7 +14,7 @@ import pytest
 from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.federated.config import RunConfig
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
