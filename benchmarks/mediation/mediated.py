@@ -15,7 +15,7 @@ from typing import Any
 
 from measuring import HERE, command
 
-for room in ("processes", "sites"):
+for room in ("processes", "servers", "sites"):
     sys.path.insert(0, str(HERE.parent / "tests/support" / room))
 
 RUN = "measured"

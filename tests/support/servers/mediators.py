@@ -29,9 +29,10 @@ from fedpilot.mediator.wire.messages import PROTOCOL
 from fedpilot.mediator.wire.rpc import MESSAGE_OPTIONS, USER, Stub
 
 ENDED = ("finished", "failed", "stopped", "interrupted")
-SUPPORT = Path(__file__).parent
-SOURCE = SUPPORT.parents[2] / "src"
-COORDINATOR = (sys.executable, str(SUPPORT / "fake_coordinator.py"))
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[2] / "src"
+PATHS = (SOURCE, HERE, HERE.parent / "sites")
+COORDINATOR = (sys.executable, str(HERE / "fake_coordinator.py"))
 QUICK = HealthSettings(heartbeat_s=0.1, silent_after_s=0.5, grace_s=0.7, stabilization_s=0.5)
 SOON_S = 60.0
 """Within this everything happens, or a test fails."""
@@ -222,12 +223,12 @@ def process(folder: Path, port: int = 0, join_port: int = 0) -> Iterator[tuple[A
     """A mediator as a process of its own, and its ready line; killed at the end if it lives."""
     command = [
         sys.executable,
-        str(SUPPORT / "mediators.py"),
+        str(HERE / "mediators.py"),
         str(folder),
         str(port),
         str(join_port),
     ]
-    paths = os.pathsep.join([str(SOURCE), str(SUPPORT)])
+    paths = os.pathsep.join(map(str, PATHS))
     with (folder.parent / "mediator.log").open("ab") as log:
         started = subprocess.Popen(
             command,
