@@ -11,6 +11,7 @@ import pytest
 
 from fedpilot.common.strict_yaml.errors import BadFile
 from fedpilot.fabric.simulation.case_file import read_cases
+from queue_documents import with_value
 
 
 def good() -> dict[str, Any]:
@@ -36,13 +37,7 @@ def good() -> dict[str, Any]:
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The good case with another value at a path."""
-    case = good()
-    *above, last = [int(step) if step.isdigit() else step for step in path.split(".")]
-    section: Any = case
-    for step in above:
-        section = section[step]
-    section[last] = value
-    return case
+    return with_value(good(), path, value)
 
 
 def problems(tmp_path: Path, document: Any) -> str:

@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from fedpilot.common.strict_yaml.errors import BadFile, Problem
 from fedpilot.common.strict_yaml.writing import written
 from fedpilot.fabric.spec.queue_file import QueueFile, queue_file_of, read_queue_file
+from queue_documents import with_value
 
 
 def good() -> dict[str, Any]:
@@ -39,13 +40,7 @@ def good() -> dict[str, Any]:
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The good document with another value at a path."""
-    document = good()
-    *above, last = [int(step) if step.isdigit() else step for step in path.split("/")]
-    section: Any = document
-    for step in above:
-        section = section[step]
-    section[last] = value
-    return document
+    return with_value(good(), path, value)
 
 
 def write(tmp_path: Path, document: Any) -> Path:
@@ -89,166 +84,166 @@ def test_a_declared_project_default_keeps_what_it_says() -> None:
     ("document", "key", "told"),
     [
         pytest.param(
-            changed("projects/0/quotas", {}), "projects[0].quotas", "an unknown key", id="a key"
+            changed("projects.0.quotas", {}), "projects[0].quotas", "an unknown key", id="a key"
         ),
         pytest.param(
-            changed("settings/grace", 3),
+            changed("settings.grace", 3),
             "settings.grace",
             "nearest: settings.grace_s",
             id="a key of the settings",
         ),
         pytest.param(
-            changed("projects/1/name", "vision"),
+            changed("projects.1.name", "vision"),
             "projects[1].name",
             '"vision" a second time',
             id="two projects of one name",
         ),
         pytest.param(
-            changed("projects/1/name", "research"),
+            changed("projects.1.name", "research"),
             "projects[1].name",
             '"research" a second time',
             id="a project with the name of a department",
         ),
         pytest.param(
-            changed("departments/0/name", "default"),
+            changed("departments.0.name", "default"),
             "departments[0].name",
             "`default` is a project",
             id="a department default",
         ),
         pytest.param(
-            changed("pools/1/name", "gpus"),
+            changed("pools.1.name", "gpus"),
             "pools[1].name",
             "`pools[0].name`",
             id="two pools of one name",
         ),
         pytest.param(
-            changed("pools/1/name", "default"),
+            changed("pools.1.name", "default"),
             "pools[1].name",
             "machines that match no pool",
             id="a pool default",
         ),
         pytest.param(
-            changed("classes/0/name", "build"), "classes[0].name", "a preset", id="a preset again"
+            changed("classes.0.name", "build"), "classes[0].name", "a preset", id="a preset again"
         ),
         pytest.param(
-            changed("projects/1/name", "a/b"), "projects[1].name", "without `/`", id="a slash"
+            changed("projects.1.name", "a/b"), "projects[1].name", "without `/`", id="a slash"
         ),
         pytest.param(
-            changed("projects/1/name", "a\nb"), "projects[1].name", "without `/`", id="a line end"
+            changed("projects.1.name", "a\nb"), "projects[1].name", "without `/`", id="a line end"
         ),
         pytest.param(
-            changed("projects/1/name", "a" * 64), "projects[1].name", "at most 63", id="long"
+            changed("projects.1.name", "a" * 64), "projects[1].name", "at most 63", id="long"
         ),
         pytest.param(
-            changed("projects/0/department", "reserch"),
+            changed("projects.0.department", "reserch"),
             "projects[0].department",
             "nearest: research",
             id="a department that does not exist",
         ),
         pytest.param(
-            changed("projects/1/limit", {"gpu": {"GPU": 1}}),
+            changed("projects.1.limit", {"gpu": {"GPU": 1}}),
             "projects[1].limit.gpu",
             "nearest: gpus",
             id="a pool that does not exist",
         ),
         pytest.param(
-            changed("settings/pool_placement", {"gpu": {}}),
+            changed("settings.pool_placement", {"gpu": {}}),
             "settings.pool_placement.gpu",
             "nearest: gpus",
             id="placement in a pool that does not exist",
         ),
         pytest.param(
-            changed("settings/consolidation", True),
+            changed("settings.consolidation", True),
             "settings.consolidation",
             "only `fedpilot simulate` moves work",
             id="work that is moved",
         ),
         pytest.param(
-            changed("settings/usage_effect", 1),
+            changed("settings.usage_effect", 1),
             "settings.usage_effect",
             "only `fedpilot simulate` counts past usage",
             id="past usage",
         ),
         pytest.param(
-            changed("projects/0/classes", ["trian"]),
+            changed("projects.0.classes", ["trian"]),
             "projects[0].classes[0]",
             "nearest: train",
             id="a class that does not exist",
         ),
         pytest.param(
-            changed("projects/0/quota/gpus/GPU", -1),
+            changed("projects.0.quota.gpus.GPU", -1),
             "projects[0].quota.gpus.GPU",
             "at least 0",
             id="a negative amount",
         ),
         pytest.param(
-            changed("projects/0/quota/gpus/GPU", math.nan),
+            changed("projects.0.quota.gpus.GPU", math.nan),
             "projects[0].quota.gpus.GPU",
             "a finite number",
             id="not a number",
         ),
         pytest.param(
-            changed("projects/0/quota/gpus/GPU", math.inf),
+            changed("projects.0.quota.gpus.GPU", math.inf),
             "projects[0].quota.gpus.GPU",
             "a finite number",
             id="an infinite amount",
         ),
         pytest.param(
-            changed("projects/1/quota/gpus", {"GPU": 2}),
+            changed("projects.1.quota.gpus", {"GPU": 2}),
             "projects[1].quota.gpus.CPU",
             "`departments[0].quota.gpus.CPU` is given",
             id="a resource that other queues of the pool name",
         ),
         pytest.param(
-            changed("projects/1/over_quota_weight", {"default": {"CPU": 1}}),
+            changed("projects.1.over_quota_weight", {"default": {"CPU": 1}}),
             "projects[0].quota.default.CPU",
             "`projects[1].over_quota_weight.default.CPU` is given",
             id="a resource that only a weight names",
         ),
         pytest.param(
-            changed("projects/1/limit", {"gpus": {"gpu": 2}}),
+            changed("projects.1.limit", {"gpus": {"gpu": 2}}),
             "projects[1].limit.gpus.gpu",
             "nearest: GPU",
             id="a resource that Ray spells otherwise",
         ),
         pytest.param(
-            changed("projects/1/limit", {"gpus": {" ": 2}}),
+            changed("projects.1.limit", {"gpus": {" ": 2}}),
             "projects[1].limit.gpus. ",
             "the name of a resource",
             id="a resource without a name",
         ),
         pytest.param(
-            changed("projects/0/users", []), "projects[0].users", "at least 1", id="no user"
+            changed("projects.0.users", []), "projects[0].users", "at least 1", id="no user"
         ),
         pytest.param(
-            changed("projects/0/users", [""]),
+            changed("projects.0.users", [""]),
             "projects[0].users[0]",
             "not empty",
             id="an empty user",
         ),
         pytest.param(
-            changed("projects/0/users", ["role:"]),
+            changed("projects.0.users", ["role:"]),
             "projects[0].users[0]",
             "`role:` with a role",
             id="an empty role",
         ),
         pytest.param(
-            changed("projects/0/users", "alice"), "projects[0].users", "a list", id="users as text"
+            changed("projects.0.users", "alice"), "projects[0].users", "a list", id="users as text"
         ),
         pytest.param(
-            changed("pools/0/selector", {}),
+            changed("pools.0.selector", {}),
             "pools[0].selector",
             "at least one label",
             id="a pool without a condition",
         ),
         pytest.param(
-            changed("pools/0/selector", {"zone": "in(a"}),
+            changed("pools.0.selector", {"zone": "in(a"}),
             "pools[0].selector.zone",
             "exists()",
             id="a condition that does not parse",
         ),
         pytest.param(
-            changed("pools/0/selector", {"a b": "c"}),
+            changed("pools.0.selector", {"a b": "c"}),
             "pools[0].selector.a b",
             "a label of",
             id="a label that Ray refuses",

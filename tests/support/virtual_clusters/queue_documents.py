@@ -181,3 +181,13 @@ def samples() -> list[Document]:
         }
         for minute in range(10)
     ]
+
+
+def with_value(document: Document, path: str, value: Any) -> Document:
+    """A document, once it has another value at a path such as `projects.0.name`."""
+    *above, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    section: Any = document
+    for step in above:
+        section = section[step]
+    section[last] = value
+    return document

@@ -27,6 +27,15 @@ from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import ManualClock, fake_machine
 from fedpilot.fabric.testing.fake_gcs import FakeRay
 
+GRACE_S = 10.0
+TWO_TEAMS: Mapping[str, Any] = {
+    "projects": [
+        {"name": "vision", "quota": {"default": {"CPU": 4}}},
+        {"name": "speech", "quota": {"default": {"CPU": 4}}},
+    ],
+    "settings": {"grace_s": GRACE_S, "stale_gang_grace_s": 5.0},
+}
+"""A file of queues for a Ray of two machines with 4 CPUs each."""
 PACK, STRICT_SPREAD = SchedulingPolicy.PACK, SchedulingPolicy.STRICT_SPREAD
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -266,6 +275,23 @@ def submits(
 
 async def answer_of(task: asyncio.Future[Answer]) -> Answer:
     return await task
+
+
+def applies(
+    world: World, document: Mapping[str, Any], revision: int | None = None
+) -> Mapping[str, Any]:
+    """What the manager answers to a file of queues."""
+    admission = world.reconciler.admission
+    return admission.apply_queues(document, revision, "ann", dry_run=False)
+
+
+def entry(world: World, name: str) -> Entry:
+    return world.cluster_state.entries[ClusterId(name)]
+
+
+def said(world: World, name: str) -> list[str]:
+    """The events of a virtual cluster, oldest first."""
+    return [event for id, event, _ in world.events() if id == name]
 
 
 def _but_begun(entries: Mapping[ClusterId, Entry]) -> dict[ClusterId, Entry]:

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedpilot.fabric.core.cluster_state import Entry
 from fedpilot.fabric.core.records import ClusterId, SchedulingPolicy, VNodeId
 from fedpilot.fabric.core.routing.work import Work
 from fedpilot.fabric.manager.snapshot import Snapshot
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import World, asks, nodes, story, submits, two, up_to
+from reconciler_world import (
+    GRACE_S,
+    TWO_TEAMS,
+    World,
+    applies,
+    asks,
+    entry,
+    nodes,
+    said,
+    story,
+    submits,
+    two,
+    up_to,
+)
 
-GRACE_S = 10.0
-TEAMS: Mapping[str, Any] = {
-    "projects": [
-        {"name": "vision", "quota": {"default": {"CPU": 4}}, "reclaimable": False},
-        {"name": "speech", "quota": {"default": {"CPU": 4}}},
-    ],
-    "settings": {"grace_s": GRACE_S, "stale_gang_grace_s": 5.0},
-}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Any:
-    world = World(tmp_path / "ledger.sqlite")
-    yield world
-    world.file.close()
+VISION, SPEECH = TWO_TEAMS["projects"]
+TEAMS: Mapping[str, Any] = {**TWO_TEAMS, "projects": [{**VISION, "reclaimable": False}, SPEECH]}
 
 
 def elastic(name: str, most: int, *amounts: float, **more: Any) -> Entry:
     return asks(name, up_to(most, nodes(*amounts)), **more)
-
-
-def entry(world: World, name: str) -> Entry:
-    return world.cluster_state.entries[ClusterId(name)]
 
 
 def leaving(world: World, name: str) -> list[str]:
@@ -46,10 +39,6 @@ def leaving(world: World, name: str) -> list[str]:
 
 def held(world: World, name: str) -> list[str]:
     return sorted(world.hosts(name))
-
-
-def said(world: World, name: str) -> list[str]:
-    return [event for id, event, _ in world.events() if id == name]
 
 
 def busy(world: World) -> list[Work]:
@@ -61,7 +50,7 @@ def busy(world: World) -> list[Work]:
 async def shared(world: World) -> None:
     """Two machines with 4 CPUs each, for two projects."""
     await world.begins(*two())
-    world.reconciler.admission.apply_queues(TEAMS, None, "ann", dry_run=False)
+    applies(world, TEAMS)
 
 
 async def grown(world: World) -> None:
@@ -144,7 +133,7 @@ class TestGrowth:
     @story
     async def test_two_groups_grow_and_have_one_numbering(self, world: World) -> None:
         await world.begins(fake_machine("a", CPU=10))
-        world.reconciler.admission.apply_queues(TEAMS, None, "ann", dry_run=False)
+        applies(world, TEAMS)
         both = (up_to(2, nodes(1)), up_to(3, nodes(2)))
         await world.create(asks("grows", *both, project="vision"))
         await world.passes(2)
@@ -293,7 +282,7 @@ class TestNodesLeave:
         names = ("vision", "speech")
         projects = [{"name": name, "quota": {"default": {"CPU": 4}}} for name in names]
         changed = {**TEAMS, "projects": projects}
-        world.reconciler.admission.apply_queues(changed, None, "ann", dry_run=False)
+        applies(world, changed)
         await world.create(asks("next", nodes(2), project="vision"))
         before = {each.node: each.at for each in entry(world, "grows").nodes_leave}
         await world.passes(GRACE_S / 2)

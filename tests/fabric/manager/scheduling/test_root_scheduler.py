@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,51 +21,32 @@ from fedpilot.fabric.manager.routing.messages import Ask
 from fedpilot.fabric.manager.scheduling.queue_document import queue_document
 from fedpilot.fabric.manager.snapshot import Snapshot
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import World, asks, nodes, story, submits, two
-
-GRACE_S = 10.0
-TEAMS: Mapping[str, Any] = {
-    "projects": [
-        {"name": "vision", "quota": {"default": {"CPU": 4}}},
-        {"name": "speech", "quota": {"default": {"CPU": 4}}},
-    ],
-    "settings": {"grace_s": GRACE_S, "stale_gang_grace_s": 5.0},
-}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Any:
-    world = World(tmp_path / "ledger.sqlite")
-    yield world
-    world.file.close()
-
-
-def applies(
-    world: World, document: Mapping[str, Any] = TEAMS, revision: int | None = None
-) -> Mapping[str, Any]:
-    admission = world.reconciler.admission
-    return admission.apply_queues(document, revision, "ann", dry_run=False)
+from reconciler_world import (
+    GRACE_S,
+    TWO_TEAMS,
+    World,
+    applies,
+    asks,
+    entry,
+    nodes,
+    said,
+    story,
+    submits,
+    two,
+)
 
 
 def of(project: str, name: str, *amounts: float, **more: Any) -> Entry:
     return asks(name, nodes(*amounts), project=project, **more)
 
 
-def entry(world: World, name: str) -> Entry:
-    return world.cluster_state.entries[ClusterId(name)]
-
-
 async def teams(world: World) -> None:
     """Speech has nothing, and vision has it all: `big` and `more`, with 4 CPUs each."""
     await world.begins(*two())
-    applies(world)
+    applies(world, TWO_TEAMS)
     await world.create(of("vision", "big", 2, 2), of("vision", "more", 2, 2))
     await world.passes()
     assert world.states() == {"big": "active", "more": "active"}
-
-
-def said(world: World, name: str) -> list[str]:
-    return [event for id, event, _ in world.events() if id == name]
 
 
 class TestNotice:
@@ -147,7 +126,7 @@ class TestNotice:
     @story
     async def test_all_victims_of_a_claimant_leave_together(self, world: World) -> None:
         await world.begins(*two())
-        applies(world)
+        applies(world, TWO_TEAMS)
         await world.create(*(of("vision", f"v{n}", 2) for n in range(4)))
         await world.passes()
         await world.create(of("speech", "mine", 4))
@@ -235,7 +214,7 @@ class TestRules:
         self, world: World
     ) -> None:
         await world.begins(*two())
-        applies(world)
+        applies(world, TWO_TEAMS)
         await world.create(
             of("vision", "service", 4, priority_class="inference"),
             of("vision", "second", 2, priority_class="inference"),
@@ -284,7 +263,7 @@ class TestRules:
     @story
     async def test_idle_loans_go_back_before_they_are_due(self, world: World) -> None:
         await world.begins(*two())
-        applies(world)
+        applies(world, TWO_TEAMS)
         await world.create(asks("grows", most=8, project="vision"))
         work = submits(world, "grows", "w", 4)
         await world.passes()
@@ -298,7 +277,7 @@ class TestRules:
     @story
     async def test_a_gang_that_lost_a_node_claims_it_or_is_stopped(self, world: World) -> None:
         await world.begins(*two(), fake_machine("c", CPU=4))
-        applies(world)
+        applies(world, TWO_TEAMS)
         spread = nodes(3, 3, policy=SchedulingPolicy.STRICT_SPREAD)
         await world.create(asks("gang", spread, project="vision"))
         await world.passes()
@@ -322,7 +301,7 @@ class TestTheFile:
     async def test_a_request_that_its_project_refuses_changes_nothing(self, world: World) -> None:
         await world.begins(*two())
         users = [{"name": "closed", "quota": {"default": {"CPU": 0}}, "users": ["bob"]}]
-        applies(world, {**TEAMS, "projects": [*TEAMS["projects"], *users]})
+        applies(world, {**TWO_TEAMS, "projects": [*TWO_TEAMS["projects"], *users]})
         with pytest.raises(QueueRefused, match="visoin"):
             await world.create(of("visoin", "wrong", 1))
         with pytest.raises(QueueRefused, match="closed"):
@@ -333,7 +312,7 @@ class TestTheFile:
     async def test_a_request_is_refused_before_it_is_made(self, world: World) -> None:
         await world.begins(*two())
         users = [{"name": "closed", "quota": {"default": {"CPU": 0}}, "users": ["bob"]}]
-        applies(world, {**TEAMS, "projects": [*TEAMS["projects"], *users]})
+        applies(world, {**TWO_TEAMS, "projects": [*TWO_TEAMS["projects"], *users]})
         check = world.reconciler.admission.check
         check(of("closed", "right", 1).request, "bob")
         check(of("closed", "right", 1).request)
@@ -349,20 +328,20 @@ class TestTheFile:
     async def test_a_queue_that_is_used_cannot_be_left_out(self, world: World) -> None:
         await teams(world)
         with pytest.raises(QueueInUse, match="project vision has big, more"):
-            applies(world, {**TEAMS, "projects": TEAMS["projects"][1:]})
+            applies(world, {**TWO_TEAMS, "projects": TWO_TEAMS["projects"][1:]})
         assert world.reconciler.admission.book.revision == 1
 
     @story
     async def test_two_admins_cannot_overwrite_each_other(self, world: World) -> None:
         await teams(world)
-        assert applies(world, revision=1)["revision"] == 2
+        assert applies(world, TWO_TEAMS, revision=1)["revision"] == 2
         with pytest.raises(StaleRevision, match="revision 2, applied by ann"):
-            applies(world, revision=1)
+            applies(world, TWO_TEAMS, revision=1)
 
     @story
     async def test_a_dry_run_says_what_would_come_and_changes_nothing(self, world: World) -> None:
         await world.begins(*two())
-        applies(world)
+        applies(world, TWO_TEAMS)
         await world.create(of("speech", "mine", 4), of("vision", "big", 4))
         await world.create(of("vision", "late", 2))
         await world.passes()
@@ -370,7 +349,7 @@ class TestTheFile:
             {"name": "vision", "quota": {"default": {"CPU": 8}}},
             {"name": "speech", "quota": {"default": {"CPU": 0}}},
         ]
-        changed = {**TEAMS, "projects": projects}
+        changed = {**TWO_TEAMS, "projects": projects}
         found = world.reconciler.admission.apply_queues(changed, None, "ann", dry_run=True)
         assert [each["id"] for each in found["would"]["stops"]] == ["mine"]
         assert list(found["would"]["starts"]) == ["late"]
