@@ -118,8 +118,14 @@ is not preemptible must fit the quota.
 
 fedpilot refuses unknown keys, names that are given twice or contain `/`, departments, pools and
 classes that do not exist, and negative amounts, before anything changes; the message has the line,
-what was found, what is allowed, and the nearest that exists. It also refuses `consolidation: true`
-and a `usage_effect` above 0, which only `simulate` supports.
+what was found, what is allowed, and the nearest that exists. It also refuses `consolidation: true`,
+which only `simulate` supports.
+
+**Past usage.** With a `usage_effect` above 0, a queue that has used more than its part of a pool
+lately gets a smaller part of what no quota uses, and one that has used less gets a larger part.
+Quotas are not touched. The history begins when a file with a `usage_effect` is applied, outlives
+the manager, and is forgotten once a file without one is applied. `fedpilot queue list --json` has
+the part of the pool that each queue has used, as `used`.
 """
 
 CLI_HEAD = """\

@@ -53,6 +53,7 @@ class QueueCalls:
             admission.book,
             admission.root.stale_since,
             time.time(),
+            admission.root.usage,
         )
 
     async def queue_samples(self) -> list[dict[str, Any]]:

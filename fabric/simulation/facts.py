@@ -75,7 +75,7 @@ class CaseFacts:
         if self._usage is None:
             return
         self._usage = self._usage.after(now, self.facts.allocated())
-        capacity = capacity_by_pool(self.facts.snapshot())
+        capacity = capacity_by_pool(self.facts.fleet, self.facts.ready)
         nothing = (0,) * len(self.scale.names)
         self.facts.set_usage(
             [

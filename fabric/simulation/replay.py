@@ -177,7 +177,7 @@ def summary(case: SettleCase, done: VirtualReplay) -> dict[str, Any]:
         elif isinstance(decision, MoveMember):
             stops[decision.workload] += 1
     mean = _means(done)
-    capacity = capacity_by_pool(facts.facts.snapshot())
+    capacity = capacity_by_pool(facts.facts.fleet, facts.facts.ready)
     pools: dict[str, Any] = {}
     for pool, total in sorted(capacity.items()):
         tops = [i for i, q in enumerate(facts.queues) if q.pool == pool and q.parent is None]

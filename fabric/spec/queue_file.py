@@ -240,10 +240,6 @@ def _problems_in(section: QueuesSection) -> Iterator[Located]:
     if section.settings.consolidation:
         path = ("settings", "consolidation")
         yield problem(path, "true", "false: only `fedpilot simulate` moves work")
-    if section.settings.usage_effect:
-        path = ("settings", "usage_effect")
-        found = f"the number {section.settings.usage_effect:.15g}"
-        yield problem(path, found, "0: only `fedpilot simulate` counts past usage")
     for pool_name in section.settings.pool_placement:
         path = ("settings", "pool_placement", pool_name)
         yield from known(path, "pool", pool_name, pools)

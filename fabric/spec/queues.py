@@ -117,9 +117,9 @@ class SchedulerSettings(QueueSection):
     surplus_claims: Literal["in-quota", "none"] = "in-quota"
     """Whether flexible members claim within quota, or never."""
     usage_effect: Annotated[float, Field(ge=0)] = 0.0
-    """How strongly past usage moves the weights; in cases only."""
+    """How strongly past usage moves the weights; 0: not at all."""
     usage_half_life_s: Annotated[float, Field(gt=0)] | None = None
-    """How old usage counts half, in cases; by default all counts the same."""
+    """How old usage counts half; by default all counts the same."""
     starvation_s: Seconds | None = None
     """After how long a wait machines are kept free for a workload; by default never."""
     saturation_multiplier: Annotated[float, Field(ge=1)] = 1.0

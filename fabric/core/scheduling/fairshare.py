@@ -19,8 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .records import UNLIMITED, Amounts, PoolQueue, QueueIndex, Settings
-from .snapshot import Kind, SchedulingSnapshot
+from .snapshot import Fleet, Kind, SchedulingSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ def shares_of(
     snapshot: SchedulingSnapshot, asked: Sequence[Sequence[int]], settings: Settings
 ) -> tuple[Amounts, ...]:
     """The fair share of every queue; `UNLIMITED` where nothing is rationed."""
-    totals = capacity_by_pool(snapshot)
+    totals = capacity_by_pool(snapshot.fleet, snapshot.ready)
     return shares_among(snapshot.queues, asked, totals, snapshot.scale.units, settings.usage_effect)
 
 
@@ -188,13 +191,10 @@ def _claim(queue: PoolQueue, resource: int, asked: int) -> ShareClaim:
     )
 
 
-def capacity_by_pool(snapshot: SchedulingSnapshot) -> dict[str, Amounts]:
+def capacity_by_pool(fleet: Fleet, ready: NDArray[np.bool_]) -> dict[str, Amounts]:
     """What the ready machines of each pool have together."""
     rows: dict[str, list[int]] = {}
-    for index, pool in enumerate(snapshot.fleet.pools):
-        if snapshot.ready[index]:
+    for index, pool in enumerate(fleet.pools):
+        if ready[index]:
             rows.setdefault(pool, []).append(index)
-    return {
-        pool: tuple(snapshot.fleet.capacity[mine].sum(axis=0).tolist())
-        for pool, mine in rows.items()
-    }
+    return {pool: tuple(fleet.capacity[mine].sum(axis=0).tolist()) for pool, mine in rows.items()}

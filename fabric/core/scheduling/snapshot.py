@@ -227,7 +227,7 @@ class Facts:
         self._scale, self._queues = scale, tuple(queues)
         self._may_come = tuple(may_come)
         self.fleet = Fleet.of(machines, scale)
-        self._ready = np.ones(len(self.fleet.names), bool)
+        self.ready = np.ones(len(self.fleet.names), bool)
         self._free = self.fleet.capacity.copy()
         self._devices = whole_devices(self.fleet, scale) if each_gpu else None
         width = len(scale.names)
@@ -245,7 +245,7 @@ class Facts:
             scale=self._scale,
             fleet=self.fleet,
             queues=self._queues,
-            ready=_frozen(self._ready.copy()),
+            ready=_frozen(self.ready.copy()),
             free=_frozen(self._free.copy()),
             devices=None if self._devices is None else _frozen(self._devices.copy()),
             allocated=self.allocated(),
@@ -340,11 +340,11 @@ class Facts:
             if gone:
                 self._replace(workload.stopped(gone, now))
                 lost.append(id)
-        self._ready[index] = False
+        self.ready[index] = False
         return tuple(sorted(lost))
 
     def machine_back(self, name: str) -> None:
-        self._ready[self.fleet.names.index(name)] = True
+        self.ready[self.fleet.names.index(name)] = True
 
     def _put(self, workload: Workload) -> None:
         self.workloads[workload.id] = workload

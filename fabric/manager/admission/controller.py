@@ -37,6 +37,7 @@ from ...ray.control_plane.protocol import Seen
 from ..files.ledger_file import QUEUES, LedgerFile
 from ..group_provisioner import GroupProvisioner, Order
 from ..routing.router import Router
+from ..scheduling.live_usage import USAGE, LiveUsage
 from ..scheduling.queue_book import QueueBook
 from ..scheduling.root_scheduler import RootScheduler
 from ..status import RECORD, Statuses
@@ -81,6 +82,7 @@ class AdmissionController:
             self,
             clock=clock,
             inline=self._settings.plan_inline,
+            usage=LiveUsage(file.note(USAGE)),
         )
         """Decides about the virtual clusters that share the machines."""
         self._nested: Iterable[Decision] = ()
@@ -105,7 +107,7 @@ class AdmissionController:
     def commit(self) -> Order:
         """Save the cluster state, then begin the orders."""
         self.root.look()
-        self._file.save(self.state, {**self._statuses.notes(), **self.book.notes()})
+        self._file.save(self.state, {**self._statuses.notes(), **self.root.notes()})
         return self._provisioner.begin()
 
     @property

@@ -14,7 +14,6 @@ from ...core.scheduling.priority_classes import CLASSES
 from ...core.scheduling.records import MachineIndex, Workload
 from ...core.scheduling.snapshot import SchedulingSnapshot
 from .live_facts import LiveFacts
-from .queue_book import AppliedQueues
 
 
 def case_document(state: ClusterState, facts: LiveFacts, now: float) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def case_document(state: ClusterState, facts: LiveFacts, now: float) -> dict[str
         "id": f"revision {queues.revision}",
         "kind": "settle",
         "nodes": _nodes(snapshot, names),
-        **_declared(queues, pools),
+        **_declared(facts, pools),
         "workloads": [
             _workload(rank, each, leaves, snapshot, names, now)
             for rank, (each, leaves) in enumerate(_all(state, facts))
@@ -61,16 +60,16 @@ def _nodes(snapshot: SchedulingSnapshot, names: list[str]) -> list[dict[str, Any
     ]
 
 
-def _declared(queues: AppliedQueues, pools: set[str]) -> dict[str, Any]:
-    """The sections of the file; pools without machines are left out."""
-    file = queues.file
+def _declared(facts: LiveFacts, pools: set[str]) -> dict[str, Any]:
+    """The sections of the file, with what queues have used; pools without machines are left out."""
+    file, used = facts.queues.file, _used(facts, pools)
 
     def section(given: Any, *without: str) -> dict[str, Any]:
         found: dict[str, Any] = given.model_dump(exclude_defaults=True, exclude={*without})
         for key in ("quota", "over_quota_weight", "limit"):
             if key in found:
                 found[key] = {pool: each for pool, each in found[key].items() if pool in pools}
-        return found
+        return {**found, "usage": mine} if (mine := used.get(given.name)) else found
 
     placement = file.settings.pool_placement
     settings = file.settings.model_dump(
@@ -83,6 +82,23 @@ def _declared(queues: AppliedQueues, pools: set[str]) -> dict[str, Any]:
         "classes": [section(each) for each in file.classes if each.name not in CLASSES],
         "settings": {**settings, **({"pool_placement": chosen} if chosen else {})},
     }
+
+
+def _used(facts: LiveFacts, pools: set[str]) -> dict[str, list[dict[str, Any]]]:
+    """What queues have used, as one span for each pool, by name."""
+    snapshot, spans, found = facts.snapshot(), facts.spans(), dict[str, list[dict[str, Any]]]()
+    if spans is None or not spans.length_s:
+        return found
+    there = snapshot.fleet.capacity.sum(axis=0).tolist()
+    for queue, amounts in zip(snapshot.queues, spans.amounts, strict=True):
+        if queue.pool in pools:
+            named = snapshot.scale.by_name(
+                [n if some else 0 for n, some in zip(amounts, there, strict=True)]
+            )
+            span = {"pool": queue.pool, "from_s": -spans.length_s, "to_s": 0.0}
+            known = {name: amount for name, amount in named.items() if amount}
+            found.setdefault(queue.name, []).append({**span, "amounts": known})
+    return found
 
 
 def _workload(

@@ -17,11 +17,13 @@ from ...core.ledger import Ledger
 from ...core.places.gpus import free_gpus
 from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
 from ...core.resources import UNIT, Resources
+from ...core.scheduling.fairshare import capacity_by_pool
 from ...core.scheduling.records import MachineIndex, Settings, Workload, WorkloadId
 from ...core.scheduling.snapshot import Array, Facts, MachineSpec, Scale, SchedulingSnapshot
 from ...spec.queue_table import QueueTable
 from ...spec.queues import DEFAULT_POOL, DEFAULT_PROJECT
 from .asked import Asked, asked_anew, asked_by, asks_for_share, down
+from .live_usage import LiveUsage, Spans
 from .queue_book import AppliedQueues
 
 ALWAYS = ("CPU", "GPU", "memory")
@@ -33,9 +35,13 @@ PRIORITIES = 1 << 40
 class LiveFacts:
     """The facts of one Ray cluster under one file of queues."""
 
-    def __init__(self, state: ClusterState, queues: AppliedQueues) -> None:
+    def __init__(
+        self, state: ClusterState, queues: AppliedQueues, usage: LiveUsage | None = None
+    ) -> None:
         self._state = state
         self.queues = queues
+        self.usage = usage if queues.file.settings.usage_effect else None
+        """What queues have held; None unless their shares look back."""
         self._changed: set[ClusterId] | None = None
         """The virtual clusters to look at again; None: all there is."""
         self._ages: dict[ClusterId, tuple[float, int]] = {}
@@ -63,6 +69,20 @@ class LiveFacts:
     def table(self) -> QueueTable:
         """The queues, by their index."""
         return self._table
+
+    def account(self, now: float) -> None:
+        """Count what the queues have held, as of the last refresh, as their usage."""
+        if self.usage is not None and self._changed is not None:
+            half_life_s = self.queues.file.settings.usage_half_life_s
+            held = self._facts.allocated()
+            self.usage.until(now, self._table.queues, self._scale, held, half_life_s)
+
+    def spans(self) -> Spans | None:
+        """What the queues have held on average; None unless their shares look back."""
+        if self.usage is None:
+            return None
+        half_life_s = self.queues.file.settings.usage_half_life_s
+        return self.usage.spans(self._table.queues, self._scale, half_life_s)
 
     def look(self) -> bool:
         """Note what has changed since the state was last saved; whether anything has."""
@@ -113,6 +133,10 @@ class LiveFacts:
             self._age(entry)
             if self._counts(entry, resting):
                 self._add(entry, expected.get(id, ()), stale_since.get(id, now))
+        if (spans := self.spans()) is not None:
+            half_life_s = self.queues.file.settings.usage_half_life_s
+            capacity = capacity_by_pool(self._facts.fleet, self._facts.ready)
+            self._facts.set_usage(spans.parts(self._table.queues, capacity, half_life_s))
         return self._facts
 
     def unchanged(
@@ -123,7 +147,7 @@ class LiveFacts:
         changed = self._changed
         if changed is None or self.machines is not machines:  # machines have come or gone
             return lambda _: False
-        return lambda id: id not in changed and self.asked.get(id) is since.get(id)
+        return lambda id: id not in changed and self.asked.get(id) == since.get(id)
 
     def snapshot(self, fragmented: Collection[MachineId] = ()) -> SchedulingSnapshot:
         """The facts, as of the last refresh; Ray has refused shares of GPUs on some machines."""

@@ -21,6 +21,7 @@ from ...core.scheduling.snapshot import Scale, SchedulingSnapshot
 from ..status import Statuses
 from .case_document import case_document
 from .live_facts import LiveFacts
+from .live_usage import LiveUsage
 from .queue_book import QueueBook
 
 
@@ -30,11 +31,12 @@ def queue_document(
     book: QueueBook,
     stale_since: Mapping[ClusterId, float],
     now: float,
+    usage: LiveUsage | None = None,
 ) -> dict[str, Any]:
     """All queues and workloads as they are now; the shares are those of a plan made for it."""
-    facts = LiveFacts(state, book.queues)
+    facts = LiveFacts(state, book.queues, usage)
     snapshot = facts.refresh(now, stale_since=stale_since).snapshot()
-    found, table = plan(snapshot, now, facts.settings), facts.table
+    found = plan(snapshot, now, facts.settings)
     pools: dict[str, list[Resources]] = {name: [] for name in book.file.pool_names}
     for machine in state.ledger.machines.values():
         pools[book.file.pools_of(machine.labels)[0]].append(machine.total)
@@ -53,7 +55,7 @@ def queue_document(
             for name, totals in pools.items()
         ],
         "queues": [
-            _queue(index, queue, snapshot, found) for index, queue in enumerate(table.queues)
+            _queue(index, queue, snapshot, found) for index, queue in enumerate(snapshot.queues)
         ],
         "workloads": [_workload(each, state, statuses, book, found) for each in entries],
         "case": case_document(state, facts, now),
@@ -90,6 +92,7 @@ def _queue(
         "allocated": _amounts(scale, allocated),
         "guaranteed": _amounts(scale, snapshot.guaranteed[index]),
         "pending": _amounts(scale, pending),
+        "used": _used(scale, queue),
         "state": "over-fairshare" if unfair else "over-quota" if over else "in-quota",
         "running": sum(bool(each.members) for each in mine),
         "waiting": sum(not each.members for each in mine),
@@ -158,6 +161,14 @@ def _claims(state: ClusterState, id: ClusterId) -> dict[str, Any]:
     ]
     times = [at for _, at in mine if at is not None]
     return {"victims": sorted(name for name, _ in mine), "until": max(times, default=None)}
+
+
+def _used(scale: Scale, queue: PoolQueue) -> Mapping[str, float] | None:
+    """The part of the pool that it has used lately; None unless shares look back."""
+    if queue.usage is None:
+        return None
+    parts = zip(scale.names, queue.usage, strict=True)
+    return {name: float(part) for name, part in parts if part}
 
 
 def _promises(scale: Scale, amounts: Amounts, shown: list[int]) -> Mapping[str, float | None]:

@@ -33,6 +33,7 @@ from ...core.scheduling.snapshot import SchedulingSnapshot
 from ..status import Statuses
 from .asked import Asked, stopped_by
 from .live_facts import LiveFacts
+from .live_usage import USAGE, LiveUsage
 from .promises import Rooms, leaving_of, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
 from .usage_samples import UsageSamples
@@ -83,6 +84,7 @@ class RootScheduler:
         *,
         clock: Callable[[], float],
         inline: int,
+        usage: LiveUsage,
     ) -> None:
         """`inline`: with more machines and virtual clusters than that, others make the plans."""
         self._state = state
@@ -97,7 +99,8 @@ class RootScheduler:
         """The machines of that plan."""
         self.stale_since: dict[ClusterId, float] = {}
         """Since when some lack nodes."""
-        self.facts = LiveFacts(state, book.queues)
+        self.usage = usage
+        self.facts = LiveFacts(state, book.queues, usage)
         """What it plans on."""
         self._stuck: dict[VNodeId, float] = {}
         """Until when the idle loans of some vnodes count as in use."""
@@ -109,23 +112,31 @@ class RootScheduler:
         self._seen: SchedulingSnapshot | None = None
         """What the last plan was made of."""
         self.samples = UsageSamples()
-        self._unsampled = True
+        self._unsampled = self._unaccounted = True
         self.waits: tuple[QueuedAt, ...] = ()
         """Why those wait that the last plan did not start."""
 
     def look(self) -> None:
         """Note what has changed in the state, before it is saved."""
         if self.facts.look():
-            self.news = self._unsampled = True
+            self.news = self._unsampled = self._unaccounted = True
+
+    def notes(self) -> Mapping[str, Any]:
+        """What to write beside the cluster state."""
+        usage = self.usage.note(self._clock())
+        return self._book.notes() if usage is None else {**self._book.notes(), USAGE: usage}
 
     def become(self, queues: AppliedQueues) -> None:
         """Plan by another file of queues from now on."""
-        self.facts = LiveFacts(self._state, queues)
-        self.news = self._unsampled = True
+        self.facts = LiveFacts(self._state, queues, self.usage)
+        if self.facts.usage is None:
+            self.usage.forget()
+        self.news = self._unsampled = self._unaccounted = True
 
     def turn(self) -> None:
         """Carry out what is due, then plan if there is a reason to."""
         self.look()
+        self._account()
         self._expire()
         self._settle_promises()
         if not self._has_work():
@@ -194,6 +205,13 @@ class RootScheduler:
             self.facts.refresh(now, stuck=self.stuck)
             seen = self.facts.snapshot()
             self.samples.take(now, seen, PlanRound.of(seen, now, self.facts.settings).shares)
+
+    def _account(self) -> None:
+        """Count what the queues have held since the last turn, and see what they hold now."""
+        self.facts.account(self._clock())
+        if self._unaccounted and self.facts.usage is not None:
+            self._unaccounted = False
+            self.facts.refresh(self._clock(), stuck=self.stuck)
 
     # -- what is due --------------------------------------------------------------------------
 
@@ -302,7 +320,7 @@ class RootScheduler:
     def would(self, queues: AppliedQueues) -> dict[str, Any]:
         """What would start, leave and wait with another file, once all of it is carried out."""
         now, rounds = self._clock(), 0
-        live = LiveFacts(self._state, queues)
+        live = LiveFacts(self._state, queues, self.usage)
         facts = live.refresh(now, resting=self._statuses.resting, stale_since=self.stale_since)
         starts, stops = dict[str, str](), list[dict[str, Any]]()
         while True:

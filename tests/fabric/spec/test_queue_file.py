@@ -159,12 +159,6 @@ def test_a_declared_project_default_keeps_what_it_says() -> None:
             id="work that is moved",
         ),
         pytest.param(
-            changed("settings.usage_effect", 1),
-            "settings.usage_effect",
-            "only `fedpilot simulate` counts past usage",
-            id="past usage",
-        ),
-        pytest.param(
             changed("projects.0.classes", ["trian"]),
             "projects[0].classes[0]",
             "nearest: train",

@@ -89,7 +89,17 @@ def file_of(vision: float, speech: float, default: float = 0) -> dict[str, Any]:
     return {"projects": projects, "settings": {"grace_s": 2.0, "stale_gang_grace_s": 3.0}}
 
 
-FILES = (file_of(4, 4), file_of(0, 8), file_of(8, 0), file_of(2, 2, 4))
+def looking_back() -> dict[str, Any]:
+    """A file of queues whose shares look back."""
+    file = file_of(1, 1)
+    weights: dict[str, Any] = {"over_quota_weight": {"default": {"CPU": 1.0}}}
+    return {
+        "projects": [{**each, **weights} for each in file["projects"]],
+        "settings": {**file["settings"], "usage_effect": 1.0, "usage_half_life_s": 7.0},
+    }
+
+
+FILES = (file_of(4, 4), file_of(0, 8), file_of(8, 0), file_of(2, 2, 4), looking_back())
 LAST = file_of(1000, 1000, 1000)
 """With room and quota for everybody."""
 cuts = st.none() | st.integers(0, 30)
@@ -123,7 +133,8 @@ shared = st.one_of(
 def assert_plans_as_if_anew(world: World) -> None:
     """Facts that are kept up to date lead to the same plan as facts made anew."""
     admission, now = world.reconciler.admission, world.clock()
-    kept, anew = admission.root.facts, LiveFacts(admission.state, admission.book.queues)
+    kept = admission.root.facts
+    anew = LiveFacts(admission.state, admission.book.queues, admission.root.usage)
     resting = world.reconciler.statuses.resting
     stale, stuck = admission.root.stale_since, admission.root.stuck
     plans = []
