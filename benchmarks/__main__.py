@@ -26,6 +26,7 @@ MODULES = (
     "clusters.reserve",
     "clusters.tasks",
     "clusters.scheduler",
+    "clusters.answers",
     "mediation.transfer",
     "mediation.link_bytes",
     "mediation.graph_bytes",

@@ -80,6 +80,11 @@ class Entry:
         """All notices that it has."""
         return self.nodes_leave if self.leaves is None else (self.leaves, *self.nodes_leave)
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is promised places, or it or a node of it is under notice."""
+        return bool(self.promised or self.leaves is not None or self.nodes_leave)
+
     def in_line_again(self, now: float) -> Entry:
         """The entry once it has lost all its places, and waits for them again."""
         return replace(
@@ -121,6 +126,8 @@ class ClusterState:
         self.works = WorkTable(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order of their requests."""
+        self.moving = {id for id, entry in self.entries.items() if entry.moves}
+        """Those that are promised places, or under notice."""
         self.changed_entries = ChangedIds[ClusterId]()
         self.answers: dict[str, tuple[str, ...]] = {}
         """The answers to requests that may be repeated, by idempotency key."""
@@ -149,8 +156,13 @@ class ClusterState:
 
     def add(self, entry: Entry) -> None:
         """Add an entry, or replace the one with the same id."""
-        self.entries[entry.request.id] = entry
-        self.changed_entries.add(entry.request.id)
+        id = entry.request.id
+        self.entries[id] = entry
+        self.changed_entries.add(id)
+        if entry.moves:
+            self.moving.add(id)
+        else:
+            self.moving.discard(id)
 
     def admit(self, cluster: ClusterId, now: float) -> None:
         """Record that a virtual cluster has its places."""
@@ -159,6 +171,7 @@ class ClusterState:
     def remove(self, cluster: ClusterId) -> Entry | None:
         """Remove an entry and return it; None if there is none."""
         self.changed_entries.add(cluster)
+        self.moving.discard(cluster)
         return self.entries.pop(cluster, None)
 
     def answer(self, key: str, ended: tuple[str, ...]) -> None:

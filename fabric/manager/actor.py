@@ -8,6 +8,7 @@ folder of Ray's session.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -42,6 +43,9 @@ ASK_S = 1.0
 """The pause between two looks at the request to Ray's autoscaler."""
 RECORD_S = 5.0
 """How long an answer waits at most until the next head's record contains it."""
+COLLECT_S = 600.0
+"""How often all that the manager holds is searched for garbage. Python would do so whenever a plan
+has made many objects, and every caller would wait for it."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -236,9 +240,12 @@ class ManagerActor:
             await self._head.keep(reconciler.state.entries, time.time(), wait_s=wait_s)
 
     async def _turn(self, reconciler: Reconciler, autoscaler: Autoscaler) -> None:
-        asked = 0.0
+        asked, collected = 0.0, -COLLECT_S
         while True:
             await asyncio.sleep(self._settings.turn_s)
+            if time.monotonic() > collected + COLLECT_S:
+                collected = time.monotonic()
+                collect()
             try:
                 await reconciler.turn()
                 await self._record(reconciler, wait_s=0.0)
@@ -250,6 +257,13 @@ class ManagerActor:
             if reconciler.admission.lost:
                 log.error("the ledger's file cannot be written any more: starting again from it")
                 os._exit(1)
+
+
+def collect() -> None:
+    """Collect all garbage, and leave what is left out of later collections."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def find_or_create(settings: KeeperSettings | None = None) -> Any:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 
 from ..core.audit import Escape, escapes, jobs_in
@@ -345,15 +346,14 @@ class Reconciler:
             available = seen.available.get(machine.id)
             if fresh or available is None or machine.id not in ledger.machines:
                 continue
-            mine = Resources.total(ours.get(machine.id, ()))
-            taken = machine.total.beyond(available).beyond(mine)
+            taken = _outside(machine.total, available, tuple(ours.get(machine.id, ())))
             id = flexible_id(DEFAULT, machine.id)
             before = ledger.vnodes.get(id)
             if before is not None and before.resources == taken:
                 continue
             if before is not None:
                 ledger.drop(id)
-            if size := taken & ledger.free(machine.id):
+            if taken and (size := taken & ledger.free(machine.id)):
                 vnode = VNode(
                     id=id,
                     cluster=DEFAULT,
@@ -376,6 +376,12 @@ class Reconciler:
         for escape in self.escapes:
             if escape.what.id not in before:
                 self.statuses.note(escape.cluster, "escape", escape.reason)
+
+
+@lru_cache(maxsize=20_000)
+def _outside(total: Resources, available: Resources, ours: tuple[Resources, ...]) -> Resources:
+    """What is taken of a machine by others than us; most machines are as they were before."""
+    return total.beyond(available).beyond(Resources.total(ours))
 
 
 def _stray(found: Seen) -> PlacementGroupRecord:

@@ -17,6 +17,7 @@ from typing import Any
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
+from .scheduling.waiting_line import WaitingLine
 
 MOST_REST_S = 30.0
 """The longest pause before another try to admit a virtual cluster that Ray had no room for."""
@@ -38,8 +39,9 @@ class Statuses:
         self._clock = clock
         self._starting: dict[ClusterId, float] = {}
         self._told: dict[ClusterId, QueuedAt] = {}
-        self._line: Iterable[Decision] = ()
-        """The last decisions on all requests, until `_wait` reads them."""
+        self._nested: Iterable[Decision] = ()
+        """The last decisions on requests inside others, until `_wait` reads them."""
+        self._line = WaitingLine(state)
         self._troubles: dict[ClusterId, str] = {}
         self._resting: dict[ClusterId, float] = {}
         """When virtual clusters that Ray had no room for may try again."""
@@ -138,9 +140,9 @@ class Statuses:
         self._troubles.pop(id, None)
         self.note(id, "stopped", why, on_record=True)
 
-    def line_up(self, decisions: Iterable[Decision]) -> None:
-        """Keep the last decisions on the queues."""
-        self._line = decisions
+    def line_up(self, nested: Iterable[Decision], line: WaitingLine) -> None:
+        """Keep the last decisions on requests inside others, and the line at the root."""
+        self._nested, self._line = nested, line
 
     def tell(self, wait: QueuedAt) -> None:
         """Record that it stays in the queue."""
@@ -221,10 +223,10 @@ class Statuses:
 
     def _wait(self, id: ClusterId) -> QueuedAt | None:
         """Its position and reason; the first call after a decision computes all of them."""
-        waits = [each for each in self._line if isinstance(each, QueuedAt)]
+        waits = [each for each in self._nested if isinstance(each, QueuedAt)]
         self._told.update((each.request.id, each) for each in waits)
-        self._line = ()
-        return self._told.get(id)
+        self._nested = ()
+        return self._told.get(id) or self._line.get(id)
 
     def _wake(self, id: ClusterId) -> None:
         event = self._events.pop(id, None)

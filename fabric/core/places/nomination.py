@@ -115,7 +115,7 @@ def never(ledger: Ledger, request: Request) -> DoesNotFit | None:
     while above != ROOT:
         chain.insert(0, above)
         above = ledger.clusters[above].parent
-    idle = Ledger(ledger.machines.values())
+    idle = Ledger(ledger.machines.values()) if ledger.clusters else ledger
     for id in chain:
         idle.begin(ledger.clusters[id], ledger.of(id))
         for vnode in ledger.of(id):

@@ -281,13 +281,41 @@ class Facts:
         if self._devices is not None:
             there = whole_devices(fleet, self._scale)
             gpus = there.shape[1]
-            if gpus > self._devices.shape[1]:
-                more = gpus - self._devices.shape[1]
-                self._devices = np.pad(self._devices, ((0, 0), (0, more)))
+            self._devices = _padded(self._devices, gpus)
             used = whole_devices(self.fleet, self._scale)[machine]
             self._devices[machine, : len(used)] -= used
             self._devices[machine, :gpus] += there[machine]
         self.fleet = fleet
+
+    def set_machines(self, machines: Iterable[MachineSpec]) -> tuple[WorkloadId, ...]:
+        """Say which machines there are now; return the workloads that had members on one that is
+        gone, which are removed."""
+        before, after = self.fleet, Fleet.of(machines, self._scale)
+        at = {name: MachineIndex(i) for i, name in enumerate(after.names)}
+        moved = [at.get(name) for name in before.names]
+        lost = [
+            w.id for w in self.workloads.values() if any(moved[m[1]] is None for m in w.members)
+        ]
+        for id in lost:
+            self.remove(id)
+        stays = [i for i, new in enumerate(moved) if new is not None]
+        to = [new for new in moved if new is not None]
+        used = (before.capacity - self._free)[stays]
+        self._free = after.capacity.copy()
+        self._free[to] -= used
+        if self._devices is not None:
+            taken = _padded(whole_devices(before, self._scale), self._devices.shape[1])
+            taken = (taken - self._devices)[stays]
+            self._devices = _padded(whole_devices(after, self._scale), taken.shape[1])
+            self._devices[to, : taken.shape[1]] -= taken
+        self.fleet, self.ready = after, np.ones(len(after.names), bool)
+        if to != list(range(len(moved))):
+            places = dict(zip(stays, to, strict=True))
+            for each in self.workloads.values():
+                if each.members:
+                    members = tuple(m._replace(machine=places[m.machine]) for m in each.members)
+                    self.workloads[each.id] = replace(each, members=members)
+        return tuple(lost)
 
     def add(self, workload: Workload) -> None:
         """Add a workload, with the members that run already."""
@@ -433,6 +461,13 @@ def whole_devices(fleet: Fleet, scale: Scale) -> Array:
     steps = np.arange(most, dtype=np.int64) * unit
     devices: Array = np.clip(held[:, None] - steps[None, :], 0, unit)
     return devices
+
+
+def _padded(devices: Array, gpus: int) -> Array:
+    """At least so many GPUs per machine; those that are added have nothing."""
+    more = max(0, gpus - devices.shape[1])
+    padded: Array = np.pad(devices, ((0, 0), (0, more)))
+    return padded
 
 
 def _has_gpus(capacity: Array, scale: Scale) -> NDArray[np.bool_]:

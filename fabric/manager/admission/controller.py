@@ -173,12 +173,12 @@ class AdmissionController:
         """Admit all that get places now."""
         self.root.turn()
         self._admit_nested()
-        self._statuses.line_up((*self._nested, *self.root.waits))
+        self._statuses.line_up(self._nested, self.root.waits)
 
     def carry_out(self, found: SchedulingPlan) -> None:
         """Do what still holds of a plan that was made meanwhile."""
         self.root.carry_out(found)
-        self._statuses.line_up((*self._nested, *self.root.waits))
+        self._statuses.line_up(self._nested, self.root.waits)
 
     def _admit_nested(self) -> None:
         """Admit virtual clusters inside others, each parent's in the order of its queue."""

@@ -8,11 +8,14 @@ from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
 from ...core.places.nomination import DoesNotFit, never
 from ...core.places.request import Request
-from ...core.records import DEFAULT, ROOT
+from ...core.records import DEFAULT, ROOT, BundleGroup, Machine
+from ...core.resources import Resources
 from ...errors import NameTaken, NeverFits
 from ..routing.router import check_placed
 from ..scheduling.queue_book import QueueBook
 from ..settings import KeeperSettings
+
+MOST_KNOWN = 1000
 
 
 class RequestChecks:
@@ -22,6 +25,9 @@ class RequestChecks:
         self._state = state
         self._book = book
         self._settings = settings
+        self._known: dict[tuple[tuple[BundleGroup, ...], Resources], DoesNotFit | None] = {}
+        """What is known of requests of a shape, on the machines of the last one."""
+        self._asked_on: list[Machine] = []
 
     def check(self, request: Request, user: str | None) -> None:
         """Refuse what is not admitted, now or ever; without a user any user may ask.
@@ -51,5 +57,13 @@ class RequestChecks:
             return never(self._state.ledger, request)
         if self._settings.machines_come:
             return None
-        machines = self._state.ledger.machines.values()
-        return never(Ledger(self._book.in_pool(request.pool, machines)), request)
+        machines = self._book.in_pool(request.pool, self._state.ledger.machines.values())
+        if machines != self._asked_on:
+            self._asked_on = machines
+            self._known.clear()
+        shape = request.groups, request.least
+        if shape not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[shape] = never(Ledger(machines), request)
+        return self._known[shape]

@@ -68,6 +68,12 @@ class Asked:
     ids: tuple[VNodeId, ...] = ()
     """The vnode of each member."""
 
+    def moved(self, to: Mapping[MachineIndex, MachineIndex | None]) -> Asked:
+        """The same where machines have other places in the snapshot."""
+        found = ((each, to[each.machine]) for each in self.members)
+        members = tuple(each._replace(machine=new) for each, new in found if new is not None)
+        return replace(self, members=members)
+
     def vnodes(
         self,
         ledger: Ledger,

@@ -44,6 +44,7 @@ class LiveFacts:
         """What queues have held; None unless their shares look back."""
         self._changed: set[ClusterId] | None = None
         """The virtual clusters to look at again; None: all there is."""
+        self._machines_changed = False
         self._ages: dict[ClusterId, tuple[float, int]] = {}
         """When each was asked for, and its number in the order of the requests."""
         self._numbers = itertools.count(1)
@@ -88,7 +89,7 @@ class LiveFacts:
         """Note what has changed since the state was last saved; whether anything has."""
         pending, entries = self._state.ledger.pending, self._state.changed_entries
         if pending.machines:
-            self._changed = None
+            self._machines_changed = True
         if self._changed is not None:
             self._changed |= entries
             self._changed |= pending.clusters
@@ -113,14 +114,16 @@ class LiveFacts:
         self.look()
         ledger, entries = self._state.ledger, self._state.entries
         outside = _outside(ledger, stuck)
-        if self._changed is None or self._outgrown(self._changed):
+        if self._changed is None or self._outgrown(self._changed) or self._is_out_of_scale():
             self._begin(outside)
             changed: Iterable[ClusterId] = [*entries]
         else:
             some = (self._resting, resting, stale_since, self._expected, expected)
             changed = [*self._changed, *itertools.chain.from_iterable(some)]
+            if self._machines_changed:
+                changed += self._set_machines(outside)
             self._set_outside(outside)
-        self._changed = set()
+        self._changed, self._machines_changed = set(), False
         self._resting, self._expected = frozenset(resting), frozenset(expected)
         for id in dict.fromkeys(changed):
             if WorkloadId(id) in self._facts.workloads:
@@ -145,7 +148,7 @@ class LiveFacts:
         """Whether a virtual cluster is as it was when `asked` and `machines` were so."""
         self.look()
         changed = self._changed
-        if changed is None or self.machines is not machines:  # machines have come or gone
+        if changed is None or self._machines_changed or self.machines is not machines:
             return lambda _: False
         return lambda id: id not in changed and self.asked.get(id) == since.get(id)
 
@@ -227,6 +230,39 @@ class LiveFacts:
         shares = any(map(asks_for_share, requests))
         return not names <= {*self._scale.names} or (shares and not self._shares)
 
+    def _is_out_of_scale(self) -> bool:
+        """Whether machines that came or went change the units in which a resource is counted."""
+        return self._machines_changed and _scale_of(self._state, self._scale.names) != self._scale
+
+    def _set_machines(self, outside: dict[MachineId, Resources]) -> list[ClusterId]:
+        """Machines have come, gone or changed; which virtual clusters to look at again."""
+        machines = tuple(sorted(self._state.ledger.machines))
+        lost = self._facts.set_machines(self._specs(machines, outside))
+        self.machines, self._outside = machines, outside
+        before = {number: id for id, number in self._index.items()}
+        self._index = {id: MachineIndex(i) for i, id in enumerate(machines)}
+        moved = {number: self._index.get(id) for number, id in before.items()}
+        if any(number != new for number, new in moved.items()):
+            for id, asked in self.asked.items():
+                if asked.members:
+                    self.asked[id] = asked.moved(moved)
+        # What is promised may be on a machine that was gone, and is back.
+        return [*map(ClusterId, lost), *self._state.moving]
+
+    def _specs(
+        self, machines: Sequence[MachineId], outside: Mapping[MachineId, Resources]
+    ) -> list[MachineSpec]:
+        file, known = self.queues.file, self._state.ledger.machines
+        return [
+            MachineSpec(
+                name=id,
+                pool=file.pools_of(known[id].labels)[0],
+                capacity=down(self._inside(id, outside), self._scale),
+                labels=known[id].labels,
+            )
+            for id in machines
+        ]
+
     def _begin(self, outside: dict[MachineId, Resources]) -> None:
         """Make the facts anew, without any workload."""
         ledger = self._state.ledger
@@ -239,18 +275,9 @@ class LiveFacts:
         self.machines = tuple(sorted(ledger.machines))
         self._index = {id: MachineIndex(i) for i, id in enumerate(self.machines)}
         self.asked = {}
-        file = self.queues.file
         self._facts = Facts(
             self._scale,
-            [
-                MachineSpec(
-                    name=id,
-                    pool=file.pools_of(ledger.machines[id].labels)[0],
-                    capacity=down(self._inside(id, outside), self._scale),
-                    labels=ledger.machines[id].labels,
-                )
-                for id in self.machines
-            ],
+            self._specs(self.machines, outside),
             self._table.queues,
             each_gpu=self._shares,
         )
@@ -271,9 +298,13 @@ class LiveFacts:
 
 def scale_of(state: ClusterState, names: Iterable[str]) -> Scale:
     """The resources that a plan counts: these, those that are asked for, and the usual ones."""
-    totals = dict.fromkeys((*ALWAYS, *names), 0)
-    for entry in state.entries.values():
-        totals.update((name, 0) for name, _ in entry.request.needs.units)
+    asked = (name for e in state.entries.values() for name, _ in e.request.needs.units)
+    return _scale_of(state, {*ALWAYS, *names, *asked})
+
+
+def _scale_of(state: ClusterState, names: Collection[str]) -> Scale:
+    """These resources, in units that suit what all machines have together."""
+    totals = dict.fromkeys(names, 0)
     for machine in state.ledger.machines.values():
         for name, amount in machine.total.units:
             if name in totals:

@@ -38,10 +38,11 @@ def overdue(
 
     `lacking` have lost some of their nodes; loans of `stuck` vnodes could not be returned.
     """
-    if not any(each.promised or each.notices for each in state.entries.values()):
+    if not state.moving:
         return Overdue((), (), ())
     room = Rooms(state, stuck)
-    noticed = [(id, notice) for id, each in state.entries.items() for notice in each.notices]
+    moving = [each for id, each in state.entries.items() if id in state.moving]
+    noticed = [(each.request.id, notice) for each in moving for notice in each.notices]
     noticed.sort(key=lambda each: each[1].node is None)
     in_vain = {each.claimant for _, each in noticed if _in_vain(each, state.ledger, now)}
     dropped = [
@@ -60,7 +61,8 @@ def overdue(
 
 def promised(state: ClusterState) -> Iterator[Entry]:
     """The entries that are promised places, in the order of their requests."""
-    return (each for each in state.entries.values() if each.promised)
+    moving = (each for id, each in state.entries.items() if id in state.moving)
+    return (each for each in moving if each.promised) if state.moving else iter(())
 
 
 def without_room(state: ClusterState, vnodes: Collection[VNode]) -> set[MachineId]:
@@ -78,32 +80,38 @@ class Rooms:
 
     def __init__(self, state: ClusterState, stuck: Container[VNodeId] = ()) -> None:
         """Loans of `stuck` vnodes are not returned."""
-        ledger = state.ledger
-        self._free = {id: ledger.free(id) for id in ledger.machines}
+        self._ledger = ledger = state.ledger
+        self._changed: dict[MachineId, Resources] = {}
+        """What machines have free where that is not what they have now."""
         for loan in ledger.loans():
             vnode = ledger.vnodes[loan.vnode]
             leaves = state.entries[vnode.cluster].leaves if vnode.cluster in state.entries else None
             idle = ledger.unused(loan) and loan.vnode not in stuck
             if vnode.parent == vnode.machine and leaves is None and idle:
-                self._free[vnode.machine] += loan.resources
-        for entry in state.entries.values():
+                self._changed[vnode.machine] = self._free(vnode.machine) + loan.resources
+        for entry in [state.entries[id] for id in state.moving]:
             if entry.notices and entry.request.parent == ROOT:
                 self.leaves(leaving_of(entry, ledger))
 
     def leaves(self, vnodes: Collection[VNode]) -> None:
         """These vnodes leave, too."""
         for machine, held in _by_machine(vnodes).items():
-            if machine in self._free:
-                self._free[machine] += held
+            if machine in self._ledger.machines:
+                self._changed[machine] = self._free(machine) + held
 
     def take(self, vnodes: Collection[VNode]) -> bool:
         """Take the room of these vnodes, all or nothing; False if there is too little."""
         needs = _by_machine(vnodes)
-        if not all(m in self._free and need.fits(self._free[m]) for m, need in needs.items()):
+        there = self._ledger.machines
+        if not all(m in there and need.fits(self._free(m)) for m, need in needs.items()):
             return False
         for machine, need in needs.items():
-            self._free[machine] -= need
+            self._changed[machine] = self._free(machine) - need
         return True
+
+    def _free(self, machine: MachineId) -> Resources:
+        known = self._changed.get(machine)
+        return self._ledger.free(machine) if known is None else known
 
 
 def leaving_of(entry: Entry, ledger: Ledger) -> tuple[VNode, ...]:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...core.cluster_state import ClusterState, Entry, Notice
-from ...core.places.admission import QueuedAt
 from ...core.places.groups import Stuck
 from ...core.places.nomination import Admit, lacking
 from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
@@ -22,12 +21,10 @@ from ...core.scheduling.actions.round import PlanRound
 from ...core.scheduling.plan import plan
 from ...core.scheduling.records import (
     MoveMember,
-    Reason,
     Rule,
     SchedulingPlan,
     StartMembers,
     StopMembers,
-    WorkloadId,
 )
 from ...core.scheduling.snapshot import SchedulingSnapshot
 from ..status import Statuses
@@ -37,6 +34,7 @@ from .live_usage import USAGE, LiveUsage
 from .promises import Rooms, leaving_of, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
 from .usage_samples import UsageSamples
+from .waiting_line import WaitingLine
 
 PERIOD_S = 1.0
 """How often it plans while virtual clusters wait and nothing has changed."""
@@ -113,7 +111,7 @@ class RootScheduler:
         """What the last plan was made of."""
         self.samples = UsageSamples()
         self._unsampled = self._unaccounted = True
-        self.waits: tuple[QueuedAt, ...] = ()
+        self.waits = WaitingLine(state)
         """Why those wait that the last plan did not start."""
 
     def look(self) -> None:
@@ -140,7 +138,7 @@ class RootScheduler:
         self._expire()
         self._settle_promises()
         if not self._has_work():
-            self.waits = ()
+            self.waits = WaitingLine(self._state)
             self._sample()
             return
         if self.news or self._clock() >= self._planned_at + PERIOD_S:
@@ -187,7 +185,7 @@ class RootScheduler:
             else:
                 told[id] = self._start(id, decision, rooms)
         self.news = self.news or len(valid) < len(found.decisions)
-        self.waits = tuple(self._lines(found, told))
+        self.waits = WaitingLine(self._state, found.waits, told)
         self._settle_promises()
 
     def leave(self, id: ClusterId, node: VNodeId | None = None) -> None:
@@ -314,7 +312,7 @@ class RootScheduler:
 
     def _let_in_who_needs_nothing(self) -> None:
         for entry in self._at_root():
-            if entry.waiting and not entry.request.needs and not entry.request.groups:
+            if entry.waiting and not entry.request.groups and not entry.request.needs:
                 self._places.let_in(Admit(entry.request, (), ()))
 
     def would(self, queues: AppliedQueues) -> dict[str, Any]:
@@ -421,26 +419,6 @@ class RootScheduler:
             if mine:
                 self._state.add(entry)
 
-    def _lines(self, found: SchedulingPlan, told: dict[ClusterId, str]) -> Iterator[QueuedAt]:
-        """Those that wait, each with its place in its project's line and the reason."""
-        reasons = {id: wait.reason for wait in found.waits for id in wait.workloads}
-        waiting = [each for each in self._at_root() if each.waiting]
-        waiting.sort(key=lambda each: -each.request.priority)
-        places: dict[str, int] = {}
-        for entry in waiting:
-            project = entry.request.project
-            places[project] = places.get(project, 0) + 1
-            reason = self._why(entry, reasons.get(WorkloadId(entry.request.id)), told)
-            yield QueuedAt(entry.request, places[project], reason)
-
-    def _why(self, entry: Entry, reason: Reason | None, told: dict[ClusterId, str]) -> str:
-        id = entry.request.id
-        if entry.promised:
-            return waits_for(self._state, id)
-        if told.get(id):
-            return told[id]
-        return "" if reason is None else _in_words(reason)
-
 
 def _still_valid(
     found: SchedulingPlan,
@@ -457,23 +435,6 @@ def _still_valid(
         if all(unchanged(ClusterId(name)) for name in names):
             valid.append((each, vnodes))
     return valid
-
-
-def waits_for(state: ClusterState, claimant: ClusterId) -> str:
-    """Whom a claimant waits for."""
-    victims = [
-        each.request.id if notice.node is None else notice.node
-        for each in state.entries.values()
-        for notice in each.notices
-        if notice.claimant == claimant
-    ]
-    if not victims:
-        return "its places are promised to it, and others still hold them"
-    return f"it gets the places of {', '.join(victims)} as soon as they have left"
-
-
-def _in_words(reason: Reason) -> str:
-    return reason.text if reason.rule in (Rule.NO_ROOM, Rule.NEVER) else str(reason)
 
 
 def _noticed(notice: Notice, now: float) -> str:

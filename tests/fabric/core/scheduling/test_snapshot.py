@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpilot.fabric.core.scheduling.records import Member, WorkloadId
-from fedpilot.fabric.core.scheduling.snapshot import Scale, choose_gpus
+from fedpilot.fabric.core.scheduling.snapshot import Facts, MachineSpec, Scale, choose_gpus
 from scheduling_situations import GPU, facts, gang, workload
 
 
@@ -85,3 +85,34 @@ def test_a_member_keeps_its_place_when_others_stop() -> None:
     assert found.stale_since_s == 5.0
     assert found.started_s is None
     assert found.started((Member(0, found.members[0].machine),), 9.0).started_s == 9.0
+
+
+def spec(name: str, gpus: int) -> MachineSpec:
+    return MachineSpec(name=name, pool="default", capacity=(gpus * GPU,), labels={})
+
+
+@pytest.mark.parametrize("each_gpu", [False, True])
+def test_machines_that_come_and_go_leave_the_facts_as_if_they_were_made_anew(
+    each_gpu: bool,
+) -> None:
+    kept = facts([2, 1, 3], {"A": 9}, each_gpu=each_gpu)
+    kept.add(workload("stays", 0, gang((0.5, 3)), on=[0, 2, 2]))
+    kept.add(workload("lost", 0, gang((1, 2)), on=[0, 1]))
+    kept.add(workload("waits", 0, gang((4, 1))))
+    machines = [spec("k", 5), spec("m0", 2), spec("m2", 4)]
+    assert kept.set_machines(machines) == ("lost",)
+    queues = kept.snapshot().queues
+    anew = Facts(Scale(names=("gpu",), units=(GPU,)), machines, queues, each_gpu=each_gpu)
+    anew.add(workload("stays", 0, gang((0.5, 3)), on=[1, 2, 2]))
+    anew.add(workload("waits", 0, gang((4, 1))))
+    found, expected = kept.snapshot(), anew.snapshot()
+    assert found.fleet.names == expected.fleet.names == ("k", "m0", "m2")
+    assert found.free.tolist() == expected.free.tolist()
+    assert found.allocated == expected.allocated
+    assert found.backlog == expected.backlog
+    assert found.ready.tolist() == [True] * 3
+    assert (found.devices is None) is not each_gpu
+    if found.devices is not None and expected.devices is not None:
+        assert np.sort(found.devices).tolist() == np.sort(expected.devices).tolist()
+    places = [m.machine for m in found.workloads[WorkloadId("stays")].members]
+    assert places == [1, 2, 2]

@@ -1,0 +1,74 @@
+"""WaitingLine: why those wait that a plan did not start, and at which place in line.
+
+A plan leaves thousands waiting, and few of them are asked after before the next plan. So reasons
+become words, and places are counted, when the first one is asked after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from ...core.cluster_state import ClusterState
+from ...core.places.admission import QueuedAt
+from ...core.records import ROOT, ClusterId
+from ...core.scheduling.records import Pending, Reason, Rule, WorkloadId
+
+
+class WaitingLine:
+    """Those that wait at the root after a plan."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        waits: Sequence[Pending] = (),
+        told: Mapping[ClusterId, str] | None = None,
+    ) -> None:
+        """`told` says why some wait although the plan has started them."""
+        self._state = state
+        self._waits = waits
+        self._told = told or {}
+
+    def get(self, id: ClusterId) -> QueuedAt | None:
+        """Its place and the reason; None if it does not wait, or has asked after the plan."""
+        entry, place = self._state.entries.get(id), self._places.get(id)
+        if entry is None or place is None or not entry.waiting:
+            return None
+        if entry.promised:
+            return QueuedAt(entry.request, place, waits_for(self._state, id))
+        reason = self._reasons.get(WorkloadId(id))
+        words = self._told.get(id) or ("" if reason is None else _in_words(reason))
+        return QueuedAt(entry.request, place, words)
+
+    @cached_property
+    def _reasons(self) -> dict[WorkloadId, Reason]:
+        return {id: wait.reason for wait in self._waits for id in wait.workloads}
+
+    @cached_property
+    def _places(self) -> dict[ClusterId, int]:
+        """By priority, then by age, among those of the same project."""
+        entries = self._state.entries.values()
+        waiting = [e.request for e in entries if e.waiting and e.request.parent == ROOT]
+        waiting.sort(key=lambda each: -each.priority)
+        found, places = dict[ClusterId, int](), dict[str, int]()
+        for request in waiting:
+            places[request.project] = places.get(request.project, 0) + 1
+            found[request.id] = places[request.project]
+        return found
+
+
+def waits_for(state: ClusterState, claimant: ClusterId) -> str:
+    """Whom a claimant waits for."""
+    victims = [
+        each.request.id if notice.node is None else notice.node
+        for each in state.entries.values()
+        for notice in each.notices
+        if notice.claimant == claimant
+    ]
+    if not victims:
+        return "its places are promised to it, and others still hold them"
+    return f"it gets the places of {', '.join(victims)} as soon as they have left"
+
+
+def _in_words(reason: Reason) -> str:
+    return reason.text if reason.rule in (Rule.NO_ROOM, Rule.NEVER) else str(reason)
