@@ -17,7 +17,7 @@ from typing import Any
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
-from .scheduling.waiting_line import WaitingLine
+from ..core.scheduling.waiting_line import WaitingLine
 
 MOST_REST_S = 30.0
 """The longest pause before another try to admit a virtual cluster that Ray had no room for."""

@@ -27,6 +27,7 @@ from ...core.scheduling.records import (
     StopMembers,
 )
 from ...core.scheduling.snapshot import SchedulingSnapshot
+from ...core.scheduling.waiting_line import WaitingLine
 from ..status import Statuses
 from .asked import Asked, stopped_by
 from .live_facts import LiveFacts
@@ -34,7 +35,6 @@ from .live_usage import USAGE, LiveUsage
 from .promises import Rooms, leaving_of, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
 from .usage_samples import UsageSamples
-from .waiting_line import WaitingLine
 
 PERIOD_S = 1.0
 """How often it plans while virtual clusters wait and nothing has changed."""

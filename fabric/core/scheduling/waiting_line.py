@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from ...core.cluster_state import ClusterState
-from ...core.places.admission import QueuedAt
-from ...core.records import ROOT, ClusterId
-from ...core.scheduling.records import Pending, Reason, Rule, WorkloadId
+from ..cluster_state import ClusterState
+from ..places.admission import QueuedAt
+from ..records import ROOT, ClusterId
+from .records import Pending, Reason, Rule, WorkloadId
 
 
 class WaitingLine:
