@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calm_runs import CalmRuns
 from federations import EXECUTIONS, USER_CODE, Lab, Undisturbed, computed
 from fedpilot.federated import RunResult
 from fedpilot.federated.engine import journal as journal_module
@@ -45,9 +46,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(tmp_path, undo)
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalmRuns]:
+    with ExitStack() as undo:
+        yield CalmRuns(Lab(tmp_path_factory.mktemp("calm"), undo))
+
+
 @pytest.fixture
-def reference(lab: Lab) -> RunResult:
-    return lab.run(resources__workers=1)
+def reference(calm: CalmRuns) -> RunResult:
+    return calm.run(resources__workers=1)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from calm_runs import CalmRuns
 from federations import Lab, in_time, raising, timeless
 from fedpilot.federated import Event, Federation
 from fedpilot.federated.core.rounds.participation import TooFewSites
@@ -46,9 +47,9 @@ TRAINED_AT_SITES = {"evaluation__where": "sites", "evaluation__clients": "all"}
 )
 @pytest.mark.parametrize("keys", [{}, TRAINED_AT_SITES], ids=["judged here", "judged at sites"])
 def test_a_lost_site_changes_no_bit(
-    moments: Moments, amid: bool, keys: dict[str, Any], lab: Lab, region: Region
+    moments: Moments, amid: bool, keys: dict[str, Any], calm: CalmRuns, region: Region
 ) -> None:
-    reference = lab.run(resources__workers=1, **keys)
+    reference = calm.run(resources__workers=1, **keys)
     result = in_time(region.federation(moments, amid=amid, **keys).run)
     assert result.digest == reference.digest
     assert timeless(result.rows) == timeless(reference.rows)
@@ -67,18 +68,17 @@ def test_a_lost_site_changes_no_bit(
     amid=st.booleans(),
 )
 def test_whatever_is_lost_when_the_model_is_the_same(
-    moments: Moments, amid: bool, lab: Lab, region: Region
+    moments: Moments, amid: bool, calm: CalmRuns, region: Region
 ) -> None:
     keys = {"federation__rounds": 2, **TRAINED_AT_SITES}
-    if not hasattr(region, "expected"):
-        region.expected = lab.run(resources__workers=1, **keys).digest  # type: ignore[attr-defined]
+    expected = calm.run(resources__workers=1, **keys).digest
     result = in_time(region.federation(moments, amid=amid, **keys).run)
-    assert result.digest == region.expected  # type: ignore[attr-defined]
+    assert result.digest == expected
     assert all(row["clients"] == 6 for row in result.rows)
 
 
 def test_a_site_that_a_model_never_reached_is_lost_and_the_run_goes_on(
-    lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
+    calm: CalmRuns, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its disk was full when the model came; the next order names a model that it has not."""
     reached = ShakySite.deliver
@@ -88,8 +88,8 @@ def test_a_site_that_a_model_never_reached_is_lost_and_the_run_goes_on(
             order = replace(order, tensors={})
         return reached(site, order, key, purpose)
 
+    expected = calm.run(resources__workers=1).digest
     monkeypatch.setattr(ShakySite, "deliver", deliver)
-    expected = lab.run(resources__workers=1).digest
     result = in_time(region.federation().run)
     assert result.digest == expected
     (lost,) = region.log.of("site_lost")
@@ -137,8 +137,8 @@ def test_orders_have_keys_that_a_coordinator_started_anew_finds_again(
 # -- sites that return ------------------------------------------------------------------------
 
 
-def test_a_run_waits_for_the_return_of_the_last_site(lab: Lab, region: Region) -> None:
-    reference = lab.run(resources__workers=1)
+def test_a_run_waits_for_the_return_of_the_last_site(calm: CalmRuns, region: Region) -> None:
+    reference = calm.run(resources__workers=1)
     federation = region.federation({site: {3} for site in SITES})
     federation._events.observers.append(returning(federation, "north"))
     result = in_time(federation.run)
@@ -189,9 +189,9 @@ def drained(
 
 
 def test_a_site_that_is_drained_is_not_said_to_be_lost(
-    lab: Lab, region: Region, monkeypatch: pytest.MonkeyPatch
+    calm: CalmRuns, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference = lab.run(resources__workers=1)
+    reference = calm.run(resources__workers=1)
     federation = drained(region.federation(), "west", before=2, patch=monkeypatch)
     result = in_time(federation.run)
     assert result.digest == reference.digest
@@ -260,9 +260,9 @@ def test_a_site_that_comes_back_after_the_next_coordinator_began_is_said_to_retu
 
 
 def test_a_run_without_any_site_ends_with_what_it_lacks_and_is_resumed(
-    lab: Lab, region: Region
+    calm: CalmRuns, region: Region
 ) -> None:
-    reference = lab.run(resources__workers=1)
+    reference = calm.run(resources__workers=1)
     federation = region.federation(
         {site: {3} for site in SITES}, participation__wait_for_sites_s=0.05
     )

@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn.functional import cross_entropy
 
+from calm_runs import CalmRuns
 from federations import (
     CLIENTS,
     ROUNDS,
@@ -105,13 +106,13 @@ def test_nodes_take_local_steps_and_then_their_neighbors_weighted_mean(
 RING_OF_12 = "\n".join(f"{client} {(client + 1) % CLIENTS}" for client in range(CLIENTS))
 
 
-def test_a_graph_from_a_file_is_that_graph(lab: Lab, tmp_path: Path) -> None:
+def test_a_graph_from_a_file_is_that_graph(lab: Lab, calm: CalmRuns, tmp_path: Path) -> None:
     (tmp_path / "ring.edges").write_text(RING_OF_12)
     custom = lab.run(**on_a_graph("custom", graph__file=str(tmp_path / "ring.edges")))
-    assert custom.digest == lab.run(**on_a_graph()).digest
+    assert custom.digest == calm.run(**on_a_graph()).digest
 
 
-def test_a_graphs_own_weights_decide(lab: Lab, tmp_path: Path) -> None:
+def test_a_graphs_own_weights_decide(lab: Lab, calm: CalmRuns, tmp_path: Path) -> None:
     """A third of each of two neighbors is what Metropolis and Hastings say; a quarter is less."""
     for name, weight in (("third", 1 / 3), ("quarter", 0.25)):
         lines = [f"{line} {weight}" for line in RING_OF_12.splitlines()]
@@ -123,7 +124,7 @@ def test_a_graphs_own_weights_decide(lab: Lab, tmp_path: Path) -> None:
         )
         for name in ("third", "quarter")
     )
-    assert third.digest == lab.run(**on_a_graph()).digest
+    assert third.digest == calm.run(**on_a_graph()).digest
     assert quarter.digest != third.digest
 
 
@@ -165,9 +166,9 @@ def test_a_file_that_is_no_graph_of_the_clients_is_refused(
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", ["ring", "matching"])
 def test_however_many_workers_give_the_same_bits(
-    name: str, workers: int, pieces: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    name: str, workers: int, pieces: str, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = lab.run(**on_a_graph(name, resources__workers=1))
+    alone = calm.run(**on_a_graph(name, resources__workers=1))
     if pieces == "many":
         many_pieces(monkeypatch)
     result = lab.run(**on_a_graph(name, resources__workers=workers))
@@ -187,37 +188,39 @@ def test_whichever_way_a_chunk_is_computed_the_bits_do_not_depend_on_who_does(
 
 
 def test_workers_on_other_machines_give_the_same_bits(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They share no memory with the site: models go to them and come back in messages."""
-    here = lab.run(**on_a_graph())
+    here = calm.run(**on_a_graph())
     monkeypatch.setattr("fedpilot.federated.site.workers.node.sharers", lambda: "elsewhere")
     there = lab.run(**on_a_graph())
     assert there.digest == here.digest
     assert digests(nodes_of(there.folder)) == digests(nodes_of(here.folder))
 
 
-def test_a_worker_that_dies_changes_nothing(lab: Lab) -> None:
-    calm = lab.run(**on_a_graph())
+def test_a_worker_that_dies_changes_nothing(lab: Lab, calm: CalmRuns) -> None:
+    alone = calm.run(**on_a_graph())
     log = Log()
     federation = lab.federation(log, **on_a_graph())
     lab.cluster.faults.kill_at("train_nodes", 3)
     result = federation.run()
     assert len(log.of("worker_lost")) == 1
-    assert result.digest == calm.digest
-    assert digests(nodes_of(result.folder)) == digests(nodes_of(calm.folder))
+    assert result.digest == alone.digest
+    assert digests(nodes_of(result.folder)) == digests(nodes_of(alone.folder))
 
 
 @pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 1), (1, 2), (3, 2), (3, 9)])
-def test_a_run_that_was_interrupted_ends_in_the_same_bits(done: int, every: int, lab: Lab) -> None:
-    calm, keys = lab.run(**on_a_graph()), on_a_graph(outputs__checkpoint_every=every)
+def test_a_run_that_was_interrupted_ends_in_the_same_bits(
+    done: int, every: int, lab: Lab, calm: CalmRuns
+) -> None:
+    alone, keys = calm.run(**on_a_graph()), on_a_graph(outputs__checkpoint_every=every)
     stop = raising(KeyboardInterrupt(), "round_finished", round=done)
     with pytest.raises(KeyboardInterrupt):
         lab.federation(stop, **keys).run(run_id="r")
     resumed = lab.federation(**keys, resources__workers=3).resume("r")
-    assert resumed.digest == calm.digest
-    assert timeless(resumed.rows) == timeless(calm.rows)
-    assert digests(nodes_of(resumed.folder)) == digests(nodes_of(calm.folder))
+    assert resumed.digest == alone.digest
+    assert timeless(resumed.rows) == timeless(alone.rows)
+    assert digests(nodes_of(resumed.folder)) == digests(nodes_of(alone.folder))
 
 
 def test_models_of_rounds_to_which_no_run_goes_back_are_dropped(lab: Lab) -> None:
@@ -343,13 +346,13 @@ def test_models_that_are_spilled_have_the_same_bits(
     assert timeless(beyond.rows) == timeless(within.rows)
 
 
-def test_spilled_models_continue_a_run_and_leave_no_file(lab: Lab) -> None:
+def test_spilled_models_continue_a_run_and_leave_no_file(lab: Lab, calm: CalmRuns) -> None:
     keys = on_a_graph(resources__store_bytes="2000")
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
     with pytest.raises(KeyboardInterrupt):
         lab.federation(stop, **keys).run(run_id="r")
     resumed = lab.federation(**keys).resume("r")
-    assert resumed.digest == lab.run(**on_a_graph()).digest
+    assert resumed.digest == calm.run(**on_a_graph()).digest
     assert {each.name.partition(".")[2] for each in (resumed.folder / "journal").iterdir()} <= {
         "clients.sqlite",
         "clients.sqlite-rows",

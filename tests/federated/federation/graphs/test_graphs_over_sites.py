@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from calm_runs import CalmRuns
 from federations import (
     CLIENTS,
     ROUNDS,
@@ -44,9 +45,9 @@ GRAPHS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("sites", [2, 3])
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_however_many_sites_give_the_same_bits(
-    name: str, sites: int, assignment: str, lab: Lab
+    name: str, sites: int, assignment: str, lab: Lab, calm: CalmRuns
 ) -> None:
-    alone = run_over(lab, NAMES[:1], name=name, **GRAPHS[name])
+    alone = calm.at_one_site(name=name, **GRAPHS[name])
     apart = run_over(
         lab,
         NAMES[:sites],
@@ -60,8 +61,8 @@ def test_however_many_sites_give_the_same_bits(
     assert timeless(apart.rows) == timeless(alone.rows)
 
 
-def test_a_resumed_run_ends_in_the_same_bits(lab: Lab) -> None:
-    alone = run_over(lab, NAMES[:1])
+def test_a_resumed_run_ends_in_the_same_bits(lab: Lab, calm: CalmRuns) -> None:
+    alone = calm.at_one_site()
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
     with over(lab, NAMES, stop) as federation, pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
@@ -72,10 +73,10 @@ def test_a_resumed_run_ends_in_the_same_bits(lab: Lab) -> None:
 
 
 def test_clients_stay_where_their_models_are_whatever_the_sites_workers(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With other numbers of workers a resumed run would deal them differently, as here."""
-    alone = run_over(lab, NAMES[:1])
+    alone = calm.at_one_site()
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
     with over(lab, NAMES, stop) as federation, pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
@@ -182,9 +183,9 @@ def test_neighbors_are_at_one_site_wherever_they_are_in_the_population(
 @pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
 @pytest.mark.parametrize("order", range(6, 14))
 def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
-    order: int, amid: bool, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    order: int, amid: bool, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = run_over(lab, NAMES[:1])
+    alone = calm.at_one_site()
     monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", ShakySite)
     monkeypatch.setattr(ShakySite, "moments", {"north": {order}})
     monkeypatch.setattr(ShakySite, "amid", amid)
@@ -215,9 +216,9 @@ class PatientSite(InProcessSite):
 
 
 def test_sites_take_what_has_come_while_another_one_still_gives(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = run_over(lab, NAMES[:1])
+    alone = calm.at_one_site()
     monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", PatientSite)
     monkeypatch.setattr(PatientSite, "waiting", [])
     assert run_over(lab, NAMES).digest == alone.digest

@@ -56,10 +56,11 @@ def test_a_run_may_be_interrupted_and_resumed_many_times(lab: Lab, reference: Ru
     assert timeless(result.rows) == timeless(reference.rows)
 
 
-def test_a_finished_run_that_is_resumed_stays_as_it_is(lab: Lab, reference: RunResult) -> None:
-    result = lab.federation().resume(reference.run_id)
-    assert result.digest == reference.digest
-    assert timeless(result.rows) == timeless(reference.rows)
+def test_a_finished_run_that_is_resumed_stays_as_it_is(lab: Lab) -> None:
+    finished = lab.run()
+    result = lab.federation().resume(finished.run_id)
+    assert result.digest == finished.digest
+    assert timeless(result.rows) == timeless(finished.rows)
 
 
 def test_the_model_that_an_interrupted_federation_holds_is_that_of_its_rounds(lab: Lab) -> None:
@@ -78,11 +79,12 @@ def test_the_model_that_an_interrupted_federation_holds_is_that_of_its_rounds(la
     ],
 )
 def test_a_run_is_not_resumed_by_a_config_that_gives_other_bits(
-    keys: dict[str, Any], words: str, lab: Lab, reference: RunResult
+    keys: dict[str, Any], words: str, lab: Lab
 ) -> None:
+    finished = lab.run()
     with pytest.raises(RunRefused, match=words):
-        lab.federation(**keys).resume(reference.run_id)
-    assert lab.federation().resume(reference.run_id).digest == reference.digest
+        lab.federation(**keys).resume(finished.run_id)
+    assert lab.federation().resume(finished.run_id).digest == finished.digest
 
 
 def test_a_run_that_is_running_is_not_resumed(lab: Lab) -> None:
@@ -100,13 +102,12 @@ def test_a_run_that_is_running_is_not_resumed(lab: Lab) -> None:
     assert "another process" in str(refused[0])
 
 
-def test_a_checkpoint_that_cannot_be_read_is_refused_by_name(
-    lab: Lab, reference: RunResult
-) -> None:
-    for path in (reference.folder / "checkpoints").iterdir():
+def test_a_checkpoint_that_cannot_be_read_is_refused_by_name(lab: Lab) -> None:
+    run = lab.run()
+    for path in (run.folder / "checkpoints").iterdir():
         path.write_bytes(b"nonsense")
     with pytest.raises(RunRefused, match="checkpoints"):
-        lab.federation().resume(reference.run_id)
+        lab.federation().resume(run.run_id)
 
 
 @pytest.mark.parametrize("at", ["round_started", "round_finished"])
