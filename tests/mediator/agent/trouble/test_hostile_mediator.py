@@ -56,16 +56,16 @@ def hostile() -> dict[str, pb.ToSite]:
     }
 
 
-@pytest.mark.parametrize("name", hostile())
-def test_hostile_messages_start_nothing_and_end_nothing(tmp_path: Path, name: str) -> None:
+def test_hostile_messages_start_nothing_and_end_nothing(tmp_path: Path) -> None:
     async def play(lab: Lab) -> None:
         async with running(lab.agent()):
             session = await lab.mediator.next_session()
-            await session.send(hostile()[name])
-            await session.wait_for("heartbeat")
-            await session.wait_for("heartbeat")
-            assert list(lab.home.runs.iterdir()) == []
-            assert [p.name for p in lab.home.blobs.iterdir()] == []
+            for name, message in hostile().items():
+                await session.send(message)
+                await session.wait_for("heartbeat")
+                await session.wait_for("heartbeat")
+                assert list(lab.home.runs.iterdir()) == [], name
+                assert [p.name for p in lab.home.blobs.iterdir()] == [], name
             await lab.prepared(session)
 
     played(tmp_path, play)
