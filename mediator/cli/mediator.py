@@ -20,7 +20,7 @@ from fedpilot.common.host.exit_codes import BAD_INPUT
 from fedpilot.common.terminal.commands import CommandGroup, exit_codes, fail
 from fedpilot.common.text.amounts import SIZE_IN_WORDS, bytes_of
 
-from ..core.run_queue import QueueSettings
+from ..core.run_queue import RunQueueSettings
 from ..core.storage.retention import Retention
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def start(
             user_code=not no_user_code,
             connections=max_connections,
             connections_per_address=max_connections_per_address,
-            queue=QueueSettings(runs_per_user=runs_per_user),
+            queue=RunQueueSettings(runs_per_user=runs_per_user),
             projects=projects,
             retention=Retention(days=keep_days, runs=keep_runs, nbytes=keep_size),
         )

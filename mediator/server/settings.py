@@ -10,7 +10,7 @@ from fedpilot.fabric.spec.queue_file import QueueFile
 
 from ..core.health import HealthSettings
 from ..core.restarts import RestartSettings
-from ..core.run_queue import QueueSettings
+from ..core.run_queue import RunQueueSettings
 from ..core.storage.retention import Retention
 
 MIB = 1 << 20
@@ -70,7 +70,7 @@ class ServerSettings:
     """How long an attached coordinator may be silent before that."""
     end_s: float = 20.0
     """How long a coordinator may take to end on request."""
-    queue: QueueSettings = field(default_factory=QueueSettings)
+    queue: RunQueueSettings = field(default_factory=RunQueueSettings)
     """The order of runs that wait, and how many of a user work at once."""
     projects: QueueFile | None = None
     """The projects that share the sites; None for a single one that may have everything."""

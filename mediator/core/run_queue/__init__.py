@@ -8,12 +8,12 @@ what the others wait for.
 from .asks import BadAsk, RunAsk
 from .decision import (
     Begin,
-    Holder,
     QueueDecision,
-    QueueSettings,
     RunAtWork,
+    RunHolder,
+    RunQueueSettings,
+    RunWait,
     SiteRoom,
-    Wait,
     WaitingRun,
     decide,
 )
@@ -24,14 +24,14 @@ __all__ = [
     "POOL",
     "BadAsk",
     "Begin",
-    "Holder",
     "ProjectQueues",
     "QueueDecision",
-    "QueueSettings",
     "RunAsk",
     "RunAtWork",
+    "RunHolder",
+    "RunQueueSettings",
+    "RunWait",
     "SiteRoom",
-    "Wait",
     "WaitingRun",
     "decide",
 ]

@@ -35,7 +35,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class RunQueueSettings:
     """The rules of one mediator."""
 
     runs_per_user: int | None = None
@@ -109,7 +109,7 @@ class SiteRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RunHolder:
     """A run that has what another one waits for."""
 
     site: str
@@ -128,13 +128,13 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RunWait:
     """A run's place in line, from 1, and what it waits for."""
 
     run: str
     place: int
     reason: str
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[RunHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class QueueDecision:
     """One decision about all runs."""
 
     begins: tuple[Begin, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[RunWait, ...]
     """In order of their places."""
 
 
@@ -150,7 +150,7 @@ def decide(
     waiting: Iterable[WaitingRun],
     at_work: Iterable[RunAtWork],
     sites: Iterable[SiteRoom],
-    settings: QueueSettings,
+    settings: RunQueueSettings,
     now: float,
     began: Mapping[str, float] | None = None,
     projects: ProjectQueues | None = None,
@@ -158,7 +158,7 @@ def decide(
     """Decide about all waiting runs, in order; `began` is when each user's last run did."""
     floor = _Floor(sites, at_work)
     begins: list[Begin] = []
-    waits: list[Wait] = []
+    waits: list[RunWait] = []
     runs = {each.run: each for each in in_order(waiting, floor.at_work, settings, now, began or {})}
     line = SharedLine(
         projects or ProjectQueues(),
@@ -180,14 +180,14 @@ def decide(
         late = now - run.submitted_at > settings.starvation_s
         if found.soon or (found.starves and late):
             floor.claim(run, found.sites)
-        waits.append(Wait(run.run, len(waits) + 1, found.reason, found.holders))
+        waits.append(RunWait(run.run, len(waits) + 1, found.reason, found.holders))
     return QueueDecision(tuple(begins), tuple(waits))
 
 
 def in_order(
     waiting: Iterable[WaitingRun],
     at_work: Iterable[RunAtWork],
-    settings: QueueSettings,
+    settings: RunQueueSettings,
     now: float,
     began: Mapping[str, float],
 ) -> list[WaitingRun]:
@@ -212,7 +212,7 @@ class _NotYet:
     """Why a run does not begin, and at which sites that could change."""
 
     reason: str
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[RunHolder, ...] = ()
     sites: tuple[str, ...] = ()
     starves: bool = False
     """Whether it lacks only what runs at work have."""
@@ -316,15 +316,15 @@ class _Floor:
         used = self._used[site.name] - self._released[site.name]
         return (used + self._part(ask, site)).fits(site.total)
 
-    def blocked(self, run: WaitingRun, ask: RunAsk, site: SiteRoom) -> tuple[Holder, ...] | None:
+    def blocked(self, run: WaitingRun, ask: RunAsk, site: SiteRoom) -> tuple[RunHolder, ...] | None:
         """Who keeps a run from a site, if known; None if it may reserve there now."""
         if not site.ready:
             return ()
         if (first := self._claims.get(site.name)) is not None:
-            return (Holder(site.name, first.run, first.user),)
+            return (RunHolder(site.name, first.run, first.user),)
         here = self._here[site.name]
         alone = [
-            Holder(site.name, each.run, each.user)
+            RunHolder(site.name, each.run, each.user)
             for each in here
             if each.reserving and (each.alone or run.refused)
         ]
@@ -333,15 +333,15 @@ class _Floor:
         wanted = self._used.get(site.name, Resources()) + self._part(ask, site)
         if not site.total or wanted.fits(site.total):
             return None
-        return tuple(Holder(site.name, each.run, each.user) for each in here)
+        return tuple(RunHolder(site.name, each.run, each.user) for each in here)
 
 
-def _limited(run: WaitingRun, floor: _Floor, settings: QueueSettings) -> _NotYet | None:
+def _limited(run: WaitingRun, floor: _Floor, settings: RunQueueSettings) -> _NotYet | None:
     most = settings.runs_per_user
     mine = [each for each in floor.at_work if each.user == run.user and not each.leaving]
     if most is None or len(mine) < most:
         return None
-    holders = tuple(Holder("", each.run, each.user) for each in mine)
+    holders = tuple(RunHolder("", each.run, each.user) for each in mine)
     reason = f"{run.user} has {counted(len(mine), 'run')} at work, of at most {most}"
     return _NotYet(reason, holders)
 
@@ -393,7 +393,7 @@ def _required_first(ask: RunAsk, names: Iterable[str]) -> list[str]:
 def _lacking(
     ask: RunAsk,
     needed: int,
-    blocked: Mapping[str, tuple[Holder, ...] | None],
+    blocked: Mapping[str, tuple[RunHolder, ...] | None],
     sites: Mapping[str, SiteRoom],
 ) -> _NotYet:
     free = [name for name, holders in blocked.items() if holders is None]
@@ -412,7 +412,7 @@ def _lacking(
     return _NotYet(reason, holders, tuple(blocked), starves=bool(holders))
 
 
-def _held_by(holders: Sequence[Holder]) -> str:
+def _held_by(holders: Sequence[RunHolder]) -> str:
     by_site: dict[str, list[str]] = {}
     for each in holders:
         by_site.setdefault(each.site, []).append(f"{each.run} of {each.user}")

@@ -65,7 +65,7 @@ class ProjectQueues:
         return self.scale.amounts(resources.to_ray())
 
 
-class Counted(Protocol):
+class CountedRun(Protocol):
     """What a queue has to know of a run."""
 
     @property
@@ -83,8 +83,8 @@ class SharedLine:
         self,
         projects: ProjectQueues,
         total: Resources,
-        at_work: Iterable[tuple[Counted, Resources]],
-        waiting: Sequence[tuple[Counted, Resources]],
+        at_work: Iterable[tuple[CountedRun, Resources]],
+        waiting: Sequence[tuple[CountedRun, Resources]],
     ) -> None:
         """Runs come with what they hold or ask for; `waiting` is in order within each project."""
         self._projects = projects
@@ -117,7 +117,7 @@ class SharedLine:
         found = self._contest.pop()
         return None if found is None else str(found[1][1])
 
-    def refusal(self, run: Counted) -> str | None:
+    def refusal(self, run: CountedRun) -> str | None:
         """Why a run's project may not have as much now; None if it may."""
         found = refusal(
             self._projects.queues,
@@ -130,24 +130,24 @@ class SharedLine:
         )
         return None if found is None else f"project {found.text}"
 
-    def begin(self, run: Counted) -> None:
+    def begin(self, run: CountedRun) -> None:
         """Count a run that has begun."""
         self._count(run, self._needs[run.run])
         self._contest.touch(self._leaf(run))
 
-    def _count(self, run: Counted, amounts: Amounts) -> None:
+    def _count(self, run: CountedRun, amounts: Amounts) -> None:
         for index in self._path(run):
             _add(self._allocated[index], amounts)
             if not run.preemptible:
                 _add(self._guaranteed[index], amounts)
 
-    def _leaf(self, run: Counted) -> QueueIndex:
+    def _leaf(self, run: CountedRun) -> QueueIndex:
         return self._leaves.get(run.project, self._leaves[DEFAULT_PROJECT])
 
-    def _path(self, run: Counted) -> tuple[QueueIndex, ...]:
+    def _path(self, run: CountedRun) -> tuple[QueueIndex, ...]:
         return self._projects.path(self._leaf(run))
 
-    def _entry(self, rank: int, run: Counted) -> tuple[Kind, Sequence[Line]]:
+    def _entry(self, rank: int, run: CountedRun) -> tuple[Kind, Sequence[Line]]:
         part = GangPart(request=self._needs[run.run], least=1, most=1)
         gang = GangSpec(parts=(part,))
         kind = Kind(self._leaf(run), gang, priority=0, preemptible=run.preemptible, counts=(0,))

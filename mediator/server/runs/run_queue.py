@@ -27,11 +27,11 @@ from ...core.run_queue import (
     POOL,
     BadAsk,
     ProjectQueues,
-    QueueSettings,
     RunAsk,
     RunAtWork,
+    RunQueueSettings,
+    RunWait,
     SiteRoom,
-    Wait,
     WaitingRun,
     decide,
 )
@@ -64,7 +64,7 @@ class _Line:
 class RunQueue:
     """The queue of one mediator."""
 
-    _settings: QueueSettings
+    _settings: RunQueueSettings
     _clock: Callable[[], float]
     _sites: SiteTable
     _file: QueueFile | None = None
@@ -78,7 +78,7 @@ class RunQueue:
     """How often the sites of a run were full, in a row."""
     _began: dict[str, float] = field(default_factory=dict)
     """When each user's last run began."""
-    _waits: dict[RunId, Wait] = field(default_factory=dict)
+    _waits: dict[RunId, RunWait] = field(default_factory=dict)
     _seen: tuple[Any, ...] = ()
     """What the last decision was made of."""
     _data: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class RunQueue:
                     line.run = replace(line.run, not_before=0.0)
         self.look()
 
-    def wait_of(self, run: str) -> tuple[Wait, int] | None:
+    def wait_of(self, run: str) -> tuple[RunWait, int] | None:
         """A waiting run's place and what it waits for, and how many wait."""
         found = self._waits.get(RunId(run))
         return None if found is None else (found, len(self._waits))
@@ -268,7 +268,7 @@ def project_of(record: RunRecord) -> str:
     return ("" if ask is None else ask.project) or DEFAULT_PROJECT
 
 
-def queue_json(found: tuple[Wait, int]) -> dict[str, Any]:
+def queue_json(found: tuple[RunWait, int]) -> dict[str, Any]:
     """A run's place in line for users."""
     wait, of = found
     holders = [{"site": each.site, "run": each.run, "user": each.user} for each in wait.holders]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.rules.results import run_without_results
-from ...core.run_queue import Wait
+from ...core.run_queue import RunWait
 from ..runs.run_queue import class_of, project_of, queue_json
 from ..store import RunRecord, RunState
 
@@ -24,11 +24,11 @@ def run_json(
     whole: bool,
     *,
     readable: bool,
-    place: tuple[Wait, int] | None = None,
+    place: tuple[RunWait, int] | None = None,
 ) -> str:
     """A run as `fedpilot runs list` shows it or, with `whole`, as `show` does.
 
-    `place` is that of a queued run, and how many wait.
+    `place` has a queued run's place, and how many wait.
     """
     manifest, last = _object(folder / "manifest.json"), _last_row(folder)
     facts = {

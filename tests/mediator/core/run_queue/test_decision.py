@@ -10,11 +10,11 @@ import pytest
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.mediator.core.run_queue import (
     Begin,
-    Holder,
     QueueDecision,
-    QueueSettings,
     RunAsk,
     RunAtWork,
+    RunHolder,
+    RunQueueSettings,
     SiteRoom,
     WaitingRun,
     decide,
@@ -49,7 +49,7 @@ def decided(
     now: float = 100.0,
     **settings: Any,
 ) -> QueueDecision:
-    return decide(waiting, at_work, sites, QueueSettings(**settings), now)
+    return decide(waiting, at_work, sites, RunQueueSettings(**settings), now)
 
 
 def line(found: QueueDecision) -> list[str]:
@@ -108,7 +108,7 @@ def test_of_two_users_first_the_one_whose_last_run_began_earlier() -> None:
     waiting = [waits("a2", at=1.0), waits("a3", at=2.0), waits("b1", "bob", 3.0)]
     sites = (site("a"),)
     for began, expected in (({"ann": 50.0}, "b1"), ({"ann": 50.0, "bob": 60.0}, "a2")):
-        found = decide(waiting, (), sites, QueueSettings(), 100.0, began)
+        found = decide(waiting, (), sites, RunQueueSettings(), 100.0, began)
         assert [each.run for each in found.begins] == [expected]
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_waits_is_told_what_it_needs_and_who_has_it() -> None:
         "2 sites with room for 2 vnodes of 1 CPU are needed, 1 have it; "
         "a has x of bob; b has x of bob"
     )
-    assert wait.holders == (Holder("a", "x", "bob"), Holder("b", "x", "bob"))
+    assert wait.holders == (RunHolder("a", "x", "bob"), RunHolder("b", "x", "bob"))
 
 
 def test_a_run_that_does_not_fit_holds_up_no_other() -> None:
@@ -134,7 +134,7 @@ def test_once_a_run_has_waited_too_long_its_sites_are_kept_for_it() -> None:
     waiting = [waits("large", at=-600.0), waits("small", at=1.0, ask=small)]
     found = decided(waiting, (works("x", "bob", sites="ab"),))
     assert line(found) == ["large", "small"]
-    assert Holder("c", "large", "ann") in found.waits[1].holders
+    assert RunHolder("c", "large", "ann") in found.waits[1].holders
 
 
 def test_while_sites_release_one_after_the_other_the_first_in_line_keeps_its_turn() -> None:
@@ -154,7 +154,7 @@ def test_a_run_that_waits_for_its_own_limit_keeps_no_site_from_others() -> None:
     assert [each.run for each in found.begins] == ["b1"]
     (wait,) = found.waits
     assert wait.reason == "ann has 1 run at work, of at most 1"
-    assert wait.holders == (Holder("", "a0", "ann"),)
+    assert wait.holders == (RunHolder("", "a0", "ann"),)
 
 
 def test_runs_that_begin_now_count_for_the_limit_and_for_room() -> None:
@@ -241,4 +241,4 @@ def test_a_run_that_was_refused_pauses_and_then_reserves_alone() -> None:
     behind = waits("behind", "bob", 5.0, ask=one)
     both = decided([again, behind], now=130.0)
     assert [each.run for each in both.begins] == ["again"]
-    assert both.waits[0].holders == (Holder("a", "again", "ann"),)
+    assert both.waits[0].holders == (RunHolder("a", "again", "ann"),)

@@ -20,9 +20,9 @@ from fedpilot.fabric.spec.queue_table import QueueTable
 from fedpilot.mediator.core.run_queue import (
     POOL,
     ProjectQueues,
-    QueueSettings,
     RunAsk,
     RunAtWork,
+    RunQueueSettings,
     SiteRoom,
     WaitingRun,
     decide,
@@ -66,7 +66,7 @@ class History:
     jobs: Sequence[Job]
     cpus: int
     told: int
-    settings: QueueSettings
+    settings: RunQueueSettings
     chance: random.Random
     projects: ProjectQueues = field(default_factory=ProjectQueues)
     now: int = 0
@@ -215,7 +215,7 @@ def test_no_run_is_stuck(
     projects: ProjectQueues,
 ) -> None:
     """With sites that are as large as the queue believes, or smaller."""
-    rules = QueueSettings(runs_per_user=limit, starvation_s=starvation_s, longest_pause_s=20.0)
+    rules = RunQueueSettings(runs_per_user=limit, starvation_s=starvation_s, longest_pause_s=20.0)
     history = History(jobs, 2, told, rules, random.Random(seed), projects)
     history.play()
     if told == 2:
@@ -228,7 +228,7 @@ def test_runs_that_block_each_other_behind_the_queues_back_do_so_once(limit: int
         Job("r0", "u", 50, 0, 10, ("a", "b"), 2),
         Job("r1", "v", 50, 0, 10, ("b", "a"), 2),
     ]
-    history = History(jobs, 2, 8, QueueSettings(runs_per_user=limit), random.Random(1))
+    history = History(jobs, 2, 8, RunQueueSettings(runs_per_user=limit), random.Random(1))
     history.play()
     assert history.begun[:2] == ["r0", "r1"], "both get one site and wait for the other"
     assert history.begun.count("r0") == 2, "then the first has them for itself"
@@ -239,6 +239,6 @@ def test_runs_that_block_each_other_behind_the_queues_back_do_so_once(limit: int
 def test_runs_in_opposite_orders_end_one_after_the_other(limit: int | None) -> None:
     both = [("a", "b"), ("b", "a")]
     jobs = [Job(f"r{i}", f"u{i % 2}", 50, 0, 10, both[i % 2], 2) for i in range(6)]
-    history = History(jobs, 2, 2, QueueSettings(runs_per_user=limit), random.Random(1))
+    history = History(jobs, 2, 2, RunQueueSettings(runs_per_user=limit), random.Random(1))
     history.play()
     assert history.ended == [f"r{i}" for i in range(6)]

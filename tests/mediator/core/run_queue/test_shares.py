@@ -15,9 +15,9 @@ from fedpilot.mediator.core.run_queue import (
     POOL,
     ProjectQueues,
     QueueDecision,
-    QueueSettings,
     RunAsk,
     RunAtWork,
+    RunQueueSettings,
     SiteRoom,
     WaitingRun,
     decide,
@@ -58,7 +58,7 @@ def decided(
     at_work: tuple[RunAtWork, ...] = (),
     free: int = 6,
 ) -> QueueDecision:
-    return decide(waiting, at_work, SITES[:free], QueueSettings(), 100.0, projects=projects)
+    return decide(waiting, at_work, SITES[:free], RunQueueSettings(), 100.0, projects=projects)
 
 
 def begun(found: QueueDecision) -> list[str]:

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from fedpilot.fabric.spec.queue_file import queue_file_of
-from fedpilot.mediator.core.run_queue import QueueSettings
+from fedpilot.mediator.core.run_queue import RunQueueSettings
 from fedpilot.mediator.identity import Role
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.messages import PROTOCOL
@@ -208,7 +208,7 @@ def test_projects_share_the_sites_and_say_who_may_submit_what(tmp_path: Path) ->
 
 def test_a_user_has_only_so_many_runs_at_work(tmp_path: Path) -> None:
     async def test() -> None:
-        limit = QueueSettings(runs_per_user=1)
+        limit = RunQueueSettings(runs_per_user=1)
         async with mediating(tmp_path / "m", queue=limit) as here:
             await here.submit("first", then="wait")  # that asks for nothing known
             await here.submit("second", then="wait")
@@ -227,7 +227,7 @@ def test_a_user_has_only_so_many_runs_at_work(tmp_path: Path) -> None:
 
 def test_a_run_in_line_is_stopped_and_resumed(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m", queue=QueueSettings(runs_per_user=1)) as here:
+        async with mediating(tmp_path / "m", queue=RunQueueSettings(runs_per_user=1)) as here:
             await here.submit("first", then="wait")
             await here.submit("second", then="wait")
             await until(here, "second", "queued")
@@ -245,7 +245,7 @@ def test_a_run_in_line_is_stopped_and_resumed(tmp_path: Path) -> None:
 
 def test_a_run_whose_sites_turn_out_to_be_full_goes_back_in_line(tmp_path: Path) -> None:
     async def test() -> None:
-        pauses = QueueSettings(first_pause_s=0.2, longest_pause_s=0.2)
+        pauses = RunQueueSettings(first_pause_s=0.2, longest_pause_s=0.2)
         async with mediating(tmp_path / "m", queue=pauses) as here, here.agent("paris") as paris:
             await here.state("paris", "ready")
             ask = WHOLE | {"count": 1}
