@@ -58,7 +58,7 @@ class Cluster:
     shares: list[str] = field(default_factory=list)
     """Whom its orders of rounds were about."""
     manager: VirtualClusterManager | None = None
-    """Several runs of a site share one; by default, that of a site of 8 CPUs."""
+    """Several runs of a site share one; the default is a site of 8 CPUs."""
 
     def __post_init__(self) -> None:
         self.gate.set()
