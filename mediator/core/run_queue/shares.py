@@ -131,9 +131,8 @@ class SharedLine:
         return None if found is None else f"project {found.text}"
 
     def begin(self, run: CountedRun) -> None:
-        """Count a run that has begun."""
+        """Count the run that was taken out last, since it has begun."""
         self._count(run, self._needs[run.run])
-        self._contest.touch(self._leaf(run))
 
     def _count(self, run: CountedRun, amounts: Amounts) -> None:
         for index in self._path(run):

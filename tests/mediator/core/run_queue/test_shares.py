@@ -90,6 +90,14 @@ def test_a_project_in_its_quota_comes_before_a_higher_class_of_one_beyond() -> N
     assert begun(decided(VISION_AND_SPEECH, waiting, others, free=3)) == ["urgent"]
 
 
+def test_what_an_ended_run_has_yet_to_release_is_not_its_projects_any_more() -> None:
+    halves = shared(vision=quota(6), speech=quota(6))
+    waiting = [waits("v", "vision"), waits("s", "speech", 1.0)]
+    for leaving, first in ((True, "v"), (False, "s")):
+        at_work = (works("old", "vision", "ab", leaving=leaving),)
+        assert begun(decided(halves, waiting, at_work, free=3)) == [first]
+
+
 def test_in_a_project_the_class_decides_then_turns_of_users() -> None:
     waiting = [
         waits("a1", "vision", 1.0),
