@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .costs import Prices
 from .cuts.by_links import apart, around, lean, slow_links
-from .cuts.graph_cuts import Adjacency, by_metis, crossing, in_order, refined, within
+from .cuts.graph_cuts import Adjacency, by_bisection, by_metis, crossing, in_order, refined, within
 from .cuts.timed import TimedRound, mapped, refined as refined_in_time
 from .records import AssignmentProblem, Division, SiteCapacity
 from .room import LEAST, Room
@@ -69,7 +69,7 @@ def _ways(graph: Adjacency, goal: Indices) -> Iterator[tuple[str, Indices]]:
     yield "their order", in_order(goal)
     if 0 < graph.edges <= MOST_EDGES and np.count_nonzero(goal) > 1:
         yield "k-way METIS", by_metis(graph, goal, recursive=False)
-        yield "recursive METIS", by_metis(graph, goal, recursive=True)
+        yield "recursive METIS", by_bisection(graph, goal)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

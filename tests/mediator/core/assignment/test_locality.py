@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.assignment import Assignment, Exchange, SiteCapacity, assign
+from fedpilot.mediator.core.assignment.cuts import graph_cuts
 from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
     Adjacency,
+    by_bisection,
     by_metis,
     crossing,
     in_order,
@@ -157,6 +159,31 @@ def test_it_cuts_as_few_as_the_best_way_alone(seed: int) -> None:
         fits = [p for p in alone if (np.bincount(p, minlength=3) <= most).all()]
         best = min(crossing(graph, parts) for parts in fits)
         assert cut(assign("locality", 600, THREE, exchange=among), among) <= best
+
+
+def communities(nodes: int, outside: float) -> Adjacency:
+    """Eight communities, four edges drawn for each node: so large a part of them leaves its own."""
+    random = np.random.default_rng(1)
+    block = random.permutation(np.repeat(np.arange(8), nodes // 8))
+    one, order = np.repeat(np.arange(nodes), 4), np.argsort(block, kind="stable")
+    mates = order[block[one] * (nodes // 8) + random.integers(0, nodes // 8, len(one))]
+    other = np.where(random.random(len(one)) < outside, random.integers(0, nodes, len(one)), mates)
+    ends = np.sort(np.stack([one, other], axis=1), axis=1)
+    ends = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)
+    return Adjacency.of(nodes, ends, np.zeros((nodes, 8), dtype=np.int64))
+
+
+@pytest.mark.parametrize(("outside", "most"), [(0.45, 1.0), (1.0, 1.02)])
+def test_a_graph_is_divided_often_only_if_that_cuts_fewer_edges(
+    outside: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Communities are looked for ten times; where there are none, two divisions are as good."""
+    monkeypatch.setattr(graph_cuts, "MANY_EDGES", 0)
+    graph, goal = communities(4000, outside), np.full(8, 500)
+    best = crossing(graph, by_metis(graph, goal, recursive=True))
+    assert crossing(graph, by_bisection(graph, goal)) <= best * most
+    once = crossing(graph, by_metis(graph, goal, recursive=True, tries=2))
+    assert (once > best * most) == (outside < 1)
 
 
 def test_a_part_above_its_limit_gives_up_what_it_loses_the_least_by() -> None:
