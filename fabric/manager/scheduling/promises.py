@@ -123,6 +123,18 @@ def leaving_of(entry: Entry, ledger: Ledger) -> tuple[VNode, ...]:
     return tuple(vnode for vnode in held if vnode.id in nodes)
 
 
+def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
+    """The vnodes that leave, by the claimant that they leave for."""
+    found: dict[ClusterId, list[VNode]] = {}
+    for entry in [state.entries[id] for id in state.moving]:
+        held = state.ledger.of(entry.request.id) if entry.notices else ()
+        for notice in entry.notices:
+            if notice.claimant is not None:
+                mine = [each for each in held if notice.node in (None, each.id)]
+                found.setdefault(notice.claimant, []).extend(mine)
+    return found
+
+
 def _by_machine(vnodes: Collection[VNode]) -> dict[MachineId, Resources]:
     needs: dict[MachineId, Resources] = {}
     for vnode in vnodes:

@@ -8,7 +8,7 @@ cluster state before anything happens, so a manager that dies forgets none of it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from .live_facts import LiveFacts
 from .live_usage import USAGE, LiveUsage
 from .promises import Rooms, leaving_of, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
+from .spared import first_spared
 from .usage_samples import UsageSamples
 
 PERIOD_S = 1.0
@@ -110,14 +111,15 @@ class RootScheduler:
         self._seen: SchedulingSnapshot | None = None
         """What the last plan was made of."""
         self.samples = UsageSamples()
-        self._unsampled = self._unaccounted = True
+        self._unsampled = self._unaccounted = self._unspared = True
+        """Whether the state has changed since a sample, an account, or a look for free places."""
         self.waits = WaitingLine(state)
         """Why those wait that the last plan did not start."""
 
     def look(self) -> None:
         """Note what has changed in the state, before it is saved."""
         if self.facts.look():
-            self.news = self._unsampled = self._unaccounted = True
+            self.news = self._unsampled = self._unaccounted = self._unspared = True
 
     def notes(self) -> Mapping[str, Any]:
         """What to write beside the cluster state."""
@@ -137,6 +139,7 @@ class RootScheduler:
         self._account()
         self._expire()
         self._settle_promises()
+        self._spare_victims()
         if not self._has_work():
             self.waits = WaitingLine(self._state)
             self._sample()
@@ -152,17 +155,20 @@ class RootScheduler:
         """A plan of the state as it is now; it may be made in another thread."""
         self.wanted = self.news = False
         now = self._planned_at = self._clock()
-        facts = self.facts
-        facts.refresh(
+        facts = self._refresh(now)
+        self._planned, self._machines = dict(facts.asked), facts.machines
+        self._seen = facts.snapshot(self._places.fragmented())
+        return partial(plan, self._seen, now, facts.settings)
+
+    def _refresh(self, now: float) -> LiveFacts:
+        self.facts.refresh(
             now,
             resting=self._statuses.resting,
             stale_since=self.stale_since,
             expected=self._places.ray_will_take(),
             stuck=self.stuck,
         )
-        self._planned, self._machines = dict(facts.asked), facts.machines
-        self._seen = facts.snapshot(self._places.fragmented())
-        return partial(plan, self._seen, now, facts.settings)
+        return self.facts
 
     def carry_out(self, found: SchedulingPlan) -> None:
         """Do what still holds of a plan that was made meanwhile; the rest is planned anew."""
@@ -247,6 +253,31 @@ class RootScheduler:
                 self.news = True
             if not (any(kept) or found.leaving or found.dropped or found.withdrawn):
                 return
+
+    def _spare_victims(self) -> None:
+        """Let claimants in whose places have become free elsewhere; their victims stay."""
+        if not self._unspared:
+            return
+        self._unspared = False
+        tried, state = set[ClusterId](), self._state
+        if not any(state.entries[id].notices for id in state.moving):
+            return
+        while (found := self._first_spared(tried)) is not None:
+            entry, vnodes = found
+            tried.add(entry.request.id)
+            if not self._make_room(vnodes):
+                continue
+            self._state.add(replace(entry, promised=()))
+            why = "places became free before others had left theirs"
+            if self._places.let_in(Admit(entry.request, (), vnodes), why) is None:
+                self._settle_promises()  # withdraws the notices
+            else:
+                self._state.add(entry)
+
+    def _first_spared(self, but: Set[ClusterId]) -> tuple[Entry, tuple[VNode, ...]] | None:
+        facts = self._refresh(self._clock())
+        snapshot = facts.snapshot(self._places.fragmented())
+        return first_spared(self._state, facts, snapshot, stuck=self.stuck, but=but)
 
     def _keep(self, entry: Entry) -> bool:
         """Let a claimant in if its promised places are free now."""

@@ -82,7 +82,7 @@ class Situation:
         if self.elastic:
             await world.delete("m0-0")
             most = self.filled[0][0]
-            await world.create(asks("grows", up_to(most, nodes(1)), project="vision"))
+            await world.create(asks("grows", up_to(most, nodes(1, at="m0")), project="vision"))
         await world.passes(5)
         return world
 
@@ -98,7 +98,8 @@ def situations(draw: st.DrawFn) -> Situation:
         filled.append(pieces)
     quota = draw(st.integers(1, sum(machines)))
     size = draw(st.integers(1, min(quota, min(machines))))
-    count = draw(st.integers(1, max(1, min(quota // size, 4))))
+    fits = sum(cpus // size for cpus in machines)
+    count = draw(st.integers(1, min(quota // size, fits, 4)))
     return Situation(
         machines=machines,
         filled=filled,

@@ -124,6 +124,64 @@ class TestNotice:
         assert world.states() == {"big": "active", "more": "waiting", "mine": "active"}
 
     @story
+    async def test_nothing_leaves_if_other_places_become_free_during_the_grace(
+        self, world: World
+    ) -> None:
+        await teams(world)
+        await world.create(of("speech", "mine", 3))
+        assert entry(world, "more").leaves is not None
+        await world.delete("big")
+        await world.passes(1)
+        assert world.states() == {"more": "active", "mine": "active"}
+        assert entry(world, "more").leaves is None
+        assert "notice withdrawn" in said(world, "more")
+        assert "stopped" not in said(world, "more")
+        assert not world.wrong()
+
+    @story
+    async def test_places_that_are_promised_to_others_spare_no_victim(self, world: World) -> None:
+        await world.begins(*two(), fake_machine("c", CPU=2))
+        applies(world, TWO_TEAMS)
+        await world.create(of("vision", "big", 4), of("vision", "more", 4), of("vision", "s", 2))
+        await world.passes()
+        await world.create(of("speech", "first", 2), of("speech", "second", 2))
+        victims = [name for name in ("big", "more", "s") if entry(world, name).leaves]
+        assert victims
+        world.reconciler.admission.root.leave(ClusterId(victims[0]))
+        await world.passes(GRACE_S + 2)
+        assert {world.state("first"), world.state("second")} == {"active"}
+        assert not world.wrong()
+
+    @story
+    async def test_a_victim_leaves_if_the_promise_to_another_claimant_counts_on_it(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        applies(world, TWO_TEAMS)
+        await world.create(of("vision", "three", 3), of("vision", "one", 1))
+        await world.create(of("vision", "more", 4))
+        await world.create(of("speech", "mine", 3), of("speech", "rides", 1))
+        assert [n for n in world.states() if entry(world, n).leaves] == ["more"]
+        await world.passes(GRACE_S - 1)
+        await world.delete("three")
+        await world.passes(1.5)
+        assert (world.state("mine"), world.state("rides")) == ("active", "active")
+        assert not world.wrong()
+
+    @story
+    async def test_a_victim_stays_once_all_who_count_on_it_have_other_places(
+        self, world: World
+    ) -> None:
+        await teams(world)
+        await world.create(of("speech", "mine", 3), of("speech", "rides", 1))
+        await world.passes(1)
+        await world.delete("big")
+        await world.passes(1)
+        assert world.states() == {"more": "active", "mine": "active", "rides": "active"}
+        assert "stopped" not in said(world, "more")
+        assert not world.wrong()
+
+    @story
     async def test_all_victims_of_a_claimant_leave_together(self, world: World) -> None:
         await world.begins(*two())
         applies(world, TWO_TEAMS)
@@ -154,8 +212,10 @@ class TestNotice:
     async def test_who_left_starts_at_once_where_there_is_room(self, world: World) -> None:
         await teams(world)
         await world.create(of("speech", "mine", 3))
-        world.ray.machine_up(fake_machine("c", CPU=4))
         await world.passes(GRACE_S + 1)
+        assert world.state("more") == "waiting"
+        world.ray.machine_up(fake_machine("c", CPU=4))
+        await world.passes(1)
         assert world.states() == {"big": "active", "more": "active", "mine": "active"}
         assert set(world.hosts("more").values()) == {"c"}
         assert not world.wrong()
