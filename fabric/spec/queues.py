@@ -16,9 +16,10 @@ Deserved = Annotated[float, Field(ge=0, le=10**18)]
 """Of a whole pool."""
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1), Words("text that is not empty")]
-Quotas = dict[str, dict[str, Deserved | None]]
+_OF_A_POOL = Words("the amounts of a pool, such as `default: {CPU: 8}`")
+Quotas = dict[str, Annotated[dict[str, Deserved | None], _OF_A_POOL]]
 """By pool and resource; null is unlimited."""
-Weights = dict[str, dict[str, Deserved]]
+Weights = dict[str, Annotated[dict[str, Deserved], _OF_A_POOL]]
 
 DEFAULT_PROJECT = "default"
 """The project of requests that name none."""

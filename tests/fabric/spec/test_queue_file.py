@@ -171,6 +171,12 @@ def test_a_declared_project_default_keeps_what_it_says() -> None:
             id="a negative amount",
         ),
         pytest.param(
+            changed("projects.0.quota", {"GPU": 4}),
+            "projects[0].quota.GPU",
+            "the amounts of a pool, such as `default: {CPU: 8}`",
+            id="amounts without a pool",
+        ),
+        pytest.param(
             changed("projects.0.quota.gpus.GPU", math.nan),
             "projects[0].quota.gpus.GPU",
             "a finite number",
