@@ -62,6 +62,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.turn = asyncio.Lock()
+        """Work reaches the site in the order in which its blobs arrived."""
         manager = self.manager
         if manager is None:
             manager = VirtualClusterManager(FakeCluster([fake_machine("a", CPU=8)]))
@@ -95,8 +97,9 @@ class Cluster:
                         self.gate.clear()
                         self.shut_at = None
                     await self.gate.wait()
-                answered: Payload = await done(self.site.deliver, payload, "", "")
-                return self.handed_up(answered)
+                async with self.turn:
+                    answering = await asyncio.to_thread(self.site.deliver, payload, "", "")
+                return self.handed_up(await asyncio.wrap_future(answering))
         return Payload(kind="done")
 
     def handed_up(self, answer: Payload) -> Payload:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +112,8 @@ class FakeAgent:
         self._data_json = data_json
         self._protocol = protocol
         self._tasks: dict[OrderId, asyncio.Task[None]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Keep each run's orders as they came, as agents do: work needs earlier work's model."""
         self._answers: dict[OrderId, pb.Answer] = {}
         self._released = asyncio.Event()
         self._outgoing: asyncio.Queue[pb.FromSite] = asyncio.Queue()
@@ -278,9 +281,9 @@ class FakeAgent:
 
     async def _answer_to(self, id: OrderId, order: pb.Order) -> pb.Answer:
         try:
-            blob = blob_of(order.blob)
-            if blob is not None:
-                await self._persist(lambda client: client.download(blob))
+            async with self._turns[order.id.run]:
+                if (blob := blob_of(order.blob)) is not None:
+                    await self._persist(lambda client: client.download(blob))
             self._outgoing.put_nowait(pb.FromSite(taken=pb.Taken(id=id_message(id))))
             self.worked.append(id)
             made = await self._work(order, payload_of(order, self.blobs))
