@@ -20,7 +20,7 @@ from rays.jobs import ONE, SLEEPER, clusters, ended, printed, processes, script,
 from rays.machines import PATIENCE_S
 from real_ray import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(180)]
 
 TWO = VirtualCluster(
     fixed_size_nodes=[
@@ -113,7 +113,6 @@ def test_all_that_an_unmodified_script_submits_runs_in_its_virtual_cluster(
     assert escapes == []
 
 
-@pytest.mark.slow
 def test_a_script_with_a_search_path_of_its_own_is_held_too(jobs: Jobs, tmp_path: Path) -> None:
     """Its nested tasks, too, where they name a strategy and there is no room elsewhere."""
     command = script(
@@ -147,7 +146,6 @@ def test_a_script_with_a_search_path_of_its_own_is_held_too(jobs: Jobs, tmp_path
     assert NO_GROUP not in {found["first"], found["nested"]["outer"]}
 
 
-@pytest.mark.slow
 def test_a_job_that_never_calls_init_joins_a_virtual_cluster_that_stays_and_names_machines(
     jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -234,7 +232,6 @@ def test_a_job_whose_virtual_cluster_is_deleted_ends(jobs: Jobs, tmp_path: Path)
 # -- what gets out ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
     jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -285,7 +282,6 @@ def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
     ended(jobs, id)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("without", "first"),
     [

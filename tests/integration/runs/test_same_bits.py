@@ -17,7 +17,7 @@ from fedpilot.federated.config import parse_config, to_yaml
 from fedpilot.federated.federation.events import Event
 from real_ray import fedpilot, ray_head
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 ROUNDS = 4
 
@@ -109,7 +109,6 @@ def expected(model: str, cluster: RayCluster, tmp_path_factory: pytest.TempPathF
     return digest(cluster, config(model, tmp_path_factory.mktemp("runs"), workers=1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [2, *(pytest.param(count, marks=pytest.mark.soak) for count in (3, 4))]
 )

@@ -11,7 +11,7 @@ import pytest
 
 from real_ray import Command, fedpilot, session_of
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 CONFIG = """
 federation: {number_of_clients: 12, clients_per_round: 6, rounds: 3}
@@ -61,7 +61,6 @@ def test_a_run_is_verified(folder: Path) -> None:
     assert out.endswith("alone is verified\n")
 
 
-@pytest.mark.slow
 def test_two_runs_part_in_clients_and_tensors_that_are_named(folder: Path, together: str) -> None:
     with fedpilot(["runs", "verify", "alone", together, "--json"], folder) as command:
         code, out, error = ended(command)

@@ -92,7 +92,6 @@ def meet(folder: str) -> str:
     return mine
 
 
-@pytest.mark.slow
 def test_a_task_that_returns_nothing_runs_although_it_has_to_wait(
     address: str, tmp_path: Path
 ) -> None:

@@ -150,7 +150,6 @@ def test_autoscaling_goes_as_the_proposal_draws_it(gates: Gates) -> None:
 # -- growing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_flexible_node_that_grew_runs_a_task_of_its_whole_size(
     two: Cluster, gates: Gates
 ) -> None:
@@ -164,7 +163,6 @@ def test_a_flexible_node_that_grew_runs_a_task_of_its_whole_size(
         assert made_for(got(task(here, num_cpus=4).remote()).group) == cluster.id
 
 
-@pytest.mark.slow
 def test_a_cluster_has_one_flexible_node_on_a_machine_at_most(two: Cluster, gates: Gates) -> None:
     with job(two, flexible(1)) as cluster:
         work = [task(wait_for).remote(gates.of(0)) for _ in range(8)]
@@ -176,7 +174,6 @@ def test_a_cluster_has_one_flexible_node_on_a_machine_at_most(two: Cluster, gate
         eventually(lambda: cluster.total_resources() == {"CPU": 1}, PATIENCE_S, "loans go back")
 
 
-@pytest.mark.slow
 def test_a_child_grows_through_its_parent_and_gives_back_through_it(
     two: Cluster, gates: Gates
 ) -> None:
@@ -242,7 +239,6 @@ def test_nested_clusters_end_with_their_parent(two: Cluster) -> None:
 # -- work -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_tasks_that_wait_for_their_children_leave_them_their_cpus(two: Cluster) -> None:
     with job(two, flexible(2, 2)) as cluster:
         assert got(task(fibonacci).remote(6)) == 8
@@ -340,7 +336,6 @@ def test_an_actor_that_is_only_found_by_its_name_holds_nothing_more(two: Cluster
         )
 
 
-@pytest.mark.slow
 def test_an_actor_without_demands_leaves_room_for_a_task_of_the_whole_size(two: Cluster) -> None:
     with job(two, flexible(1, 1)):
         idle = API.remote(Parent).remote()
@@ -459,7 +454,6 @@ def test_libraries_are_told_how_far_a_cluster_could_grow(two: Cluster, gates: Ga
         assert row["Resources"]["CPU"] == 2
 
 
-@pytest.mark.slow
 def test_state_is_summed_up_for_the_virtual_cluster_alone(two: Cluster) -> None:
     pytest.importorskip("aiohttp", reason="Ray's code that asks for state needs ray[default]")
     from fedpilot.fabric.inside import state

@@ -202,7 +202,7 @@ async def exchange(folder: Path, given: Situation, moment: Moment | None, later:
 
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
-@settings(max_examples=min(settings().max_examples // 2, 500), suppress_health_check=[*HealthCheck])
+@settings(max_examples=min(settings().max_examples // 3, 500), suppress_health_check=[*HealthCheck])
 @given(given=situations(), later=st.integers(0, 80))
 def test_an_exchange_comes_to_its_end_whenever_the_manager_dies(
     given: Situation, later: int, moment: Moment

@@ -94,7 +94,7 @@ def test_a_clients_bits_do_not_depend_on_its_mates(case: Case, kind: str) -> Non
         return
     everybody = known.clients.everybody
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=min(12, settings().max_examples // 6), deadline=None)
     @given(
         st.permutations(everybody), st.integers(1, len(everybody)), st.integers(1, len(everybody))
     )

@@ -42,7 +42,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("assignment", ["capacity", "locality", "round_robin"])
-@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_however_many_sites_give_the_same_bits(
     name: str, sites: int, assignment: str, lab: Lab, calm: CalmRuns
@@ -181,7 +181,10 @@ def test_neighbors_are_at_one_site_wherever_they_are_in_the_population(
 
 
 @pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
-@pytest.mark.parametrize("order", range(6, 14))
+@pytest.mark.parametrize(
+    "order",
+    [*range(6, 14, 2), *(pytest.param(n, marks=pytest.mark.soak) for n in range(7, 14, 2))],
+)
 def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
     order: int, amid: bool, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

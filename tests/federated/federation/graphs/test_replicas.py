@@ -225,7 +225,10 @@ def test_the_journal_and_the_manifest_say_where_clients_are_and_why(
     assert "cable" in told[0]["reasons"]["north"]
 
 
-@pytest.mark.parametrize("order", range(31, 38))
+@pytest.mark.parametrize(
+    "order",
+    [*range(31, 38, 2), *(pytest.param(n, marks=pytest.mark.soak) for n in range(32, 38, 2))],
+)
 @pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
 def test_a_site_may_be_lost_with_any_order_of_a_replica_and_its_round(
     order: int, amid: bool, lab: Lab, outages: Outages, calm: Calmly

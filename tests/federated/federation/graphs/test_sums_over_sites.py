@@ -72,7 +72,7 @@ def exchanged(run: Path) -> dict[tuple[int, str], Volume]:
     return found
 
 
-@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("keys", [pytest.param(each, id=name) for name, each in SUMMED.items()])
 def test_sums_of_other_sites_give_the_same_bits(
     keys: dict[str, Any], sites: int, hubs: dict[str, Any], lab: Lab, user_code: str
