@@ -27,6 +27,7 @@ MODULES = (
     "clusters.tasks",
     "clusters.scheduler",
     "clusters.answers",
+    "clusters.exchange",
     "mediation.transfer",
     "mediation.link_bytes",
     "mediation.graph_bytes",

@@ -207,6 +207,9 @@ def results() -> dict[str, Any]:
                 "reclaim: 10,000 machines": [{"cpu_s": 10.0}, {"cpu_s": 9.0}, {"cpu_s": 30.0}],
             }
         },
+        "answers": facts
+        | {"runs": {"workloads": [{"median_s": 0.01, "p99_s": 0.05, "most_s": 0.06}]}},
+        "exchange": facts | {"runs": {"three raylets": [exchanged()]}},
         "accuracy": facts | {"runs": {"w2": [compared]}},
         "transfer": facts | {"runs": {"pieces of 1,024 KiB": [transfer()]}},
         "link_bytes": facts | {"runs": {"10 clients": [crossed()], "100 Mbit/s": [slow_link()]}},
@@ -223,6 +226,15 @@ def tasks() -> dict[str, Any]:
 def manager() -> dict[str, Any]:
     """A tenth more with many."""
     return {"waiting_200_ms": [0.2], "waiting_2000_ms": [0.2], "waiting_10000_ms": [0.22]}
+
+
+def exchanged() -> dict[str, Any]:
+    """A job has its places half a second after the grace, and once a second."""
+    figures = ("request_to_places_s", "submission_to_places_s", "submission_to_tasks_s")
+    took = {"idle": [0.1, 0.2, 0.3], "taken": [0.4, 0.5, 1.0]}
+    return {"taken_back_s": [2.0, 3.0, 9.0]} | {
+        f"{which}_{figure}": found for which, found in took.items() for figure in figures
+    }
 
 
 def transfer() -> dict[str, Any]:
@@ -266,6 +278,10 @@ def test_the_page_is_filled_with_what_was_measured() -> None:
     assert "| 3.0 (3.0–3.0) | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # reserving
     assert "| 1.50 (1.50–1.50) × | 2.00 (2.00–2.00) × |" in " ".join(page.split())  # tasks
     assert "| 10,000 | 0.220 (0.220–0.220) | 1.10 (1.10–1.10) × |" in " ".join(page.split())
+    assert "| 10.0 (10.0–10.0) | 50.0 (50.0–50.0) | 60.0 (60.0–60.0) |" in " ".join(
+        page.split()
+    )  # answers
+    assert "| 0.50 (0.40–1.00) | 1.00 | 0.20 (0.10–0.30) | 3 |" in " ".join(page.split())
     assert "75.00 (50.00–100.00) ×" in page  # within each turn
     assert "4.00 (4.00–4.00) ×" in page  # the whole process
     assert "| +0.50 " in page  # points
