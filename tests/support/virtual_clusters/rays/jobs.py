@@ -37,6 +37,19 @@ while not pathlib.Path(sys.argv[1]).exists():
 @contextlib.contextmanager
 def two_machines() -> Iterator[str]:
     """A Ray of two machines with two CPUs each, and a dashboard; this process is a driver of it."""
+    with _with_dashboard(2) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def three_machines() -> Iterator[str]:
+    """The same with three machines."""
+    with _with_dashboard(3) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _with_dashboard(count: int) -> Iterator[str]:
     dashboard = {
         "include_dashboard": True,
         "dashboard_port": free_port(),
@@ -44,7 +57,8 @@ def two_machines() -> Iterator[str]:
     }
     with ray_machines(1, 2, **dashboard) as cluster:
         node = {"num_cpus": 2, "object_store_memory": 10**8}
-        cluster.add_node(**node, dashboard_agent_listen_port=free_port())
+        for _ in range(count - 1):
+            cluster.add_node(**node, dashboard_agent_listen_port=free_port())
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield str(cluster.address)
 
