@@ -14,7 +14,7 @@ from real_ray import eventually
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(400),
     pytest.mark.own_process,
 ]
