@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from fedpilot.common.host.machine import Load, load
@@ -23,6 +24,7 @@ from .core.records import (
     VNode,
     VNodeId,
     has_started,
+    number_of,
 )
 from .core.resources import Resources
 from .errors import (
@@ -48,8 +50,18 @@ Slot = tuple[VNode, Group, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNotice:
+    """That one vnode must leave, while the others of its gang stay."""
+
+    leaves_in_s: float | None
+    """How long until it leaves, at work or not; None: it leaves once it is idle."""
+    reason: str
+    """For whom it leaves, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Whether a gang holds its vnodes, and for how long it still may."""
+    """What a gang holds, and for how long it still may."""
 
     held: bool = True
     """False while it waits at its place in line, since others have its places."""
@@ -57,6 +69,10 @@ class Standing:
     """How long until it must leave; None if nothing has asked it to."""
     reason: str = ""
     """For whom it leaves, or why it waits."""
+    slots: tuple[Slot, ...] = ()
+    """What it holds now: workers can start there."""
+    notices: Mapping[VNodeId, NodeNotice] = field(default_factory=dict)
+    """The vnodes that must leave alone."""
 
 
 class SharedPlaces(Protocol):
@@ -65,18 +81,16 @@ class SharedPlaces(Protocol):
     def standing(self) -> Standing:
         """Its standing now. FabricError, also if it has ended."""
 
-    def leave(self) -> None:
-        """Say that all in it has ended, so that it may leave before its time is over."""
-
-    def slots(self) -> list[Slot]:
-        """What it holds now."""
+    def leave(self, node: VNodeId | None = None) -> None:
+        """Say that all has ended in it, or on one vnode, so that it may leave early."""
 
 
 class Gang:
     """The vnodes of one virtual cluster, held until they are released.
 
     On a shared Ray others may claim them: `standing` says so, `leave` gives them up early, and
-    `regain` takes over what the gang has got again.
+    `follow` takes over what the gang holds by then. The vnodes above the minimum of an elastic
+    gang come and leave one by one.
     """
 
     def __init__(
@@ -86,10 +100,15 @@ class Gang:
         cluster: Cluster,
         undo: ExitStack,
         shared: SharedPlaces | None = None,
+        minimum: int | None = None,
     ) -> None:
+        """`minimum`: vnodes that stay together, if there may be others; None: all stay."""
         self.name = name
         self.shared = shared is not None
         """Whether others may claim its places."""
+        self.elastic = minimum is not None
+        """Whether vnodes come and leave one by one."""
+        self._minimum = minimum
         self._shared = shared
         self._cluster = cluster
         self._undo = undo
@@ -98,28 +117,41 @@ class Gang:
         self._hold(slots)
 
     def _hold(self, slots: Sequence[Slot]) -> None:
+        self.slots = tuple(slots)
         self.vnodes = tuple(vnode for vnode, _, _ in slots)
-        self._slots = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
+        self._carriers = {vnode.id: (group, bundle) for vnode, group, bundle in slots}
 
     def standing(self) -> Standing:
         """Whether it holds its vnodes. FabricError if the manager does not say."""
         return Standing() if self._shared is None else self._shared.standing()
 
-    def leave(self) -> None:
-        """Give the vnodes up before its time is over, once its workers have ended their work."""
+    def leave(self, node: VNodeId | None = None) -> None:
+        """Give all vnodes up before their time is over, or one; their workers have ended."""
         if self._shared is not None:
-            self._shared.leave()
+            self._shared.leave(node)
 
-    def regain(self) -> None:
-        """Take over the vnodes that it has got again, perhaps on other machines."""
-        if self._shared is not None:
-            self._hold(self._shared.slots())
+    def follow(self, standing: Standing) -> tuple[tuple[VNode, ...], tuple[VNodeId, ...]]:
+        """Hold what a standing says; return the vnodes that came, and those that left.
+
+        A vnode that is carried by something else now has left and come again.
+        """
+        before = self._carriers
+        self._hold(standing.slots)
+        kept = {
+            id for id, (group, _) in self._carriers.items() if before.get(id, _NONE)[0] is group
+        }
+        came = tuple(vnode for vnode in self.vnodes if vnode.id not in kept)
+        return came, tuple(id for id in before if id not in kept)
+
+    def may_leave(self, vnode: VNode) -> bool:
+        """Whether others may claim this vnode alone."""
+        return self._minimum is not None and number_of(vnode.id) >= self._minimum
 
     def start_worker(self, vnode: VNode, cls: type[Any], *args: Any) -> Worker:
         """Start `cls(*args)` in a process that holds the whole vnode; calls may follow at once."""
         if self._released:
             raise FabricError(f"gang {self.name!r} is released and starts no workers")
-        group, bundle = self._slots[vnode.id]
+        group, bundle = self._carriers[vnode.id]
         worker = group.start_worker(vnode, bundle, f"{vnode.id}/{next(self._starts)}", cls, args)
         self._undo.callback(worker.kill)
         return worker
@@ -162,7 +194,8 @@ class VirtualClusterManager:
     ) -> Gang:
         """Reserve all nodes of a virtual cluster, or none and raise the reason.
 
-        `queue` says in which queue of a shared Ray it waits, and who may stop it there.
+        One that may grow begins with its minimum; on a private Ray it has all nodes that fit, for
+        good. `queue` says in which queue of a shared Ray it waits, and who may stop it there.
         """
         # 1. Refuse an invalid request.
         if not name:
@@ -176,16 +209,35 @@ class VirtualClusterManager:
         # 3. Reserve; a failure removes what has been reserved by then.
         with ExitStack() as undo:
             undo.callback(self._gangs.pop, name, None)
-            shared = None
+            shared, minimum = None, None
             if self._cluster.shared:
                 shared = self._by_manager(spec, name, timeout_s, queue, undo)
-                slots = shared.slots()
+                slots: Sequence[Slot] = shared.standing().slots
+                minimum = spec.minimum if spec.elastic else None
             else:
-                slots = self._by_ray(spec, name, timeout_s, undo)
+                filled = self._filled(spec) if spec.elastic else spec
+                slots = self._by_ray(filled, name, timeout_s, undo)
 
             # 4. From here on the gang is responsible for the removal.
-            gang = self._gangs[name] = Gang(name, slots, self._cluster, undo.pop_all(), shared)
+            made = Gang(name, slots, self._cluster, undo.pop_all(), shared, minimum)
+            gang = self._gangs[name] = made
         return gang
+
+    def _filled(self, spec: VirtualCluster) -> VirtualCluster:
+        """The virtual cluster with as many nodes as fit an idle Ray, the first groups first."""
+        groups, machines = list(spec.node_groups), self._cluster.machines()
+
+        for at, least in enumerate(groups):
+
+            def too_many(count: int, at: int = at) -> bool:
+                grown = [each.group() for each in groups]
+                grown[at] = groups[at].resized(count).group()
+                return not isinstance(placement.fit_all(grown, machines), placement.Placement)
+
+            counts = range(len(least.nodes), (least.max_nodes or len(least.nodes)) + 1)
+            fitting = bisect_right(counts, False, key=too_many)
+            groups[at] = least.resized(counts[max(0, fitting - 1)])
+        return replace(spec, fixed_size_nodes=tuple(groups))
 
     def _by_ray(
         self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
@@ -245,7 +297,7 @@ class VirtualClusterManager:
             held = held_by_others(clusters.snapshot(), parent, name)
             reason = "; ".join(filter(None, (found["reason"], held)))
             raise GangTimeout(name, self._clock() - started, reason)
-        managed = _Managed(clusters, name, found["asked_at"], self._cluster)
+        managed = _Managed(clusters, name, found["asked_at"], self._cluster, spec.minimum)
         undo.callback(managed.remove)
         return managed
 
@@ -277,13 +329,21 @@ class _Managed:
     """A gang that the manager of a shared Ray reserved."""
 
     def __init__(
-        self, clusters: VirtualClusters, name: str, asked_at: float, cluster: Cluster
+        self,
+        clusters: VirtualClusters,
+        name: str,
+        asked_at: float,
+        cluster: Cluster,
+        minimum: int,
     ) -> None:
         self._clusters = clusters
         self._name = name
         self._asked_at = asked_at
         self._cluster = cluster
+        self._minimum = minimum
         self._groups: dict[str, Group] = {}
+        self._made: set[str] = set()
+        """The placement groups of nodes above the minimum that Ray has made."""
 
     def standing(self) -> Standing:
         found = self._clusters.show(self._name)
@@ -292,36 +352,67 @@ class _Managed:
         leaves = found.get("leaves")
         if not has_started(found["state"]):
             return Standing(held=False, reason=found["reason"])
-        if leaves is None:
-            return Standing()
-        whom = f"for {leaves['claimant']}: " if leaves["claimant"] else ""
-        left = max(0.0, leaves["at"] - time.time())
-        return Standing(leaves_in_s=left, reason=f"{whom}{leaves['reason']}")
+        slots = self._slots(found["nodes"])
+        if leaves is not None:
+            left, why = _left_s(leaves) or 0.0, _whom_and_why(leaves)
+            return Standing(leaves_in_s=left, reason=why, slots=slots)
+        notices = {
+            VNodeId(node["id"]): NodeNotice(leaves_in_s=_left_s(each), reason=_whom_and_why(each))
+            for node in found["nodes"]
+            if (each := node.get("leaves")) is not None
+        }
+        return Standing(slots=slots, notices=notices)
 
-    def leave(self) -> None:
-        self._clusters.leave(self._name)
+    def leave(self, node: VNodeId | None = None) -> None:
+        self._clusters.leave(self._name, node)
 
-    def slots(self) -> list[Slot]:
-        nodes = self._clusters.show(self._name)["nodes"]
-        nodes.sort(key=lambda node: int(node["id"].rpartition("/")[2]))
-        sizes: dict[str, list[Resources]] = {}
-        for node in nodes:
-            for each in node["groups"]:
-                sizes.setdefault(each["id"], []).append(Resources.of(each["resources"]))
-        self._groups = {id: self._cluster.adopt_group(id, each) for id, each in sizes.items()}
+    def _slots(self, nodes: Iterable[Mapping[str, Any]]) -> tuple[Slot, ...]:
+        """Where workers can start: where nodes above the minimum are, once Ray has made them."""
+        held = sorted(nodes, key=lambda node: number_of(VNodeId(node["id"])))
+        sizes: dict[str, dict[int, Resources]] = {}
+        for node in held:
+            for piece in node["groups"]:
+                bundles = sizes.setdefault(piece["id"], {})
+                bundles[int(piece["bundle"])] = Resources.of(piece["resources"])
+        for id in [id for id in self._groups if id not in sizes]:
+            self._groups.pop(id).remove()
+        for id in [id for id in sizes if id not in self._groups]:
+            self._groups[id] = self._adopted(id, sizes[id])
         slots: list[Slot] = []
-        for node in nodes:
+        for node in held:
             total = Resources.of(node["total"])
             places = node["id"], node["parent"], node["machine"]
             vnode = _vnode(self._name, *places, total, node["labels"])
             (piece,) = node["groups"]
-            slots.append((vnode, self._groups[piece["id"]], int(piece["bundle"])))
-        return slots
+            if number_of(vnode.id) < self._minimum or self._is_made(piece["id"]):
+                slots.append((vnode, self._groups[piece["id"]], int(piece["bundle"])))
+        return tuple(slots)
+
+    def _is_made(self, id: str) -> bool:
+        self._made &= self._groups.keys()
+        if id not in self._made and self._groups[id].state() is GroupState.READY:
+            self._made.add(id)
+        return id in self._made
+
+    def _adopted(self, id: str, bundles: Mapping[int, Resources]) -> Group:
+        """A group of which some bundles are known; the others are as large as one of these."""
+        size = next(iter(bundles.values()))
+        every = [bundles.get(bundle, size) for bundle in range(max(bundles) + 1)]
+        return self._cluster.adopt_group(id, every)
 
     def remove(self) -> None:
         """Remove the placement groups that it has now."""
-        for group in self._groups.values():
+        for group in tuple(self._groups.values()):
             group.remove()
+
+
+def _left_s(notice: Mapping[str, Any]) -> float | None:
+    return None if notice["at"] is None else max(0.0, notice["at"] - time.time())
+
+
+def _whom_and_why(notice: Mapping[str, Any]) -> str:
+    whom = f"for {notice['claimant']}: " if notice["claimant"] else ""
+    return f"{whom}{notice['reason']}"
 
 
 def _vnode(
@@ -351,6 +442,7 @@ def check_feasible(spec: VirtualCluster, machines: Iterable[Machine], *, name: s
             return
 
 
+_NONE = (None, 0)
 _WHY_NOT_YET: Mapping[GroupState, str] = {
     GroupState.PENDING: "it fits this cluster, but others hold the resources",
     GroupState.INFEASIBLE: "the cluster as it is now cannot hold it",

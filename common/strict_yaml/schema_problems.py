@@ -7,6 +7,7 @@ also reported as missing. `root` is the model of the whole file.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ from .wording import (
     fields_of,
     keys_of,
     members,
+    section_among,
     section_in,
     type_in_words,
     value_in_words,
@@ -77,8 +79,8 @@ def problems_of(root: SectionType, error: ValidationError, values: Any) -> tuple
 def _problems(root: SectionType, details: ErrorDetails, values: Any) -> Iterator[Located]:
     path, annotation, metadata = follow(root, details["loc"])
     value = value_at(values, path)
-    if value is UNUSABLE:
-        return
+    if value is UNUSABLE or (isinstance(value, dict) and section_among(annotation)):
+        return  # what is wrong with a section, the section says
     if details["type"] == "conflicting_keys":
         for conflict in details["ctx"]["conflicts"]:
             within = path if section_in(annotation) else path[:-1]
@@ -110,12 +112,17 @@ def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
 def follow(root: SectionType, location: Sequence[int | str]) -> tuple[Path, Any, Sequence[Any]]:
     """The path of the value at a pydantic location, its type, and the type's metadata.
 
-    Pydantic's location continues into the members of a union; the path ends at the union.
+    Pydantic's location continues into the members of a union; the path ends at the union, unless
+    the member is a section.
     """
     path: Path = ()
     annotation: Any = root
     metadata: Sequence[Any] = ()
     for step in location:
+        among = section_among(annotation)
+        if among and re.search(rf"\b{among.__name__}\]?$", str(step)):
+            annotation, metadata = among, ()
+            continue
         section, kind = section_in(annotation), bare(annotation)
         if section:
             path = (*path, step)
@@ -144,8 +151,8 @@ def value_at(values: Any, path: Path) -> Any:
 
 def unknown_key(root: SectionType, path: Path) -> Problem:
     """The problem of a key that its section does not have."""
-    _, section, _ = follow(root, path[:-1])
-    names = ", ".join(fields_of(section_in(section)))  # type: ignore[arg-type]
+    _, above, _ = follow(root, path[:-1])
+    names = ", ".join(fields_of(section_in(above) or section_among(above)))  # type: ignore[arg-type]
     return Problem(
         key=dotted(path) or '""',
         found=UNKNOWN_KEY,
@@ -159,7 +166,8 @@ def nearest_key(root: SectionType, path: Path) -> str:
     *above, last = path
     name = _snake_case(str(last))
     _, section, _ = follow(root, above)
-    here = keys_of(section_in(section) or root, dotted(tuple(above)))
+    inside = section_in(section) or section_among(section) or root
+    here = keys_of(inside, dotted(tuple(above)))
     everywhere = tuple(all_keys(root))
     for candidates, cutoff in (
         *((here, 1.0), (everywhere, 1.0)),

@@ -100,6 +100,13 @@ def section_in(annotation: Any) -> SectionType | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
+def section_among(annotation: Any) -> SectionType | None:
+    """The one section among several types of a value; None without one."""
+    kinds = members(bare(annotation))
+    sections = [section for kind in kinds if (section := section_in(kind)) is not None]
+    return sections[0] if len(kinds) > 1 and len(sections) == 1 else None
+
+
 def choices(annotation: Any) -> tuple[str, ...]:
     """The words that a type allows as choices."""
     if get_origin(annotation) is Literal:

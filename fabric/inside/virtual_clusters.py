@@ -12,7 +12,7 @@ from fedpilot.common.host.users import current_user
 
 from ..core.cluster_state import Entry, JobId
 from ..core.places.groups import GroupId
-from ..core.records import ROOT, ClusterId, ProcessId, has_started
+from ..core.records import ROOT, ClusterId, ProcessId, VNodeId, has_started
 from ..errors import FabricError, ManagerAway, ManagerGone, NoSuchCluster, NotInTime
 from ..manager.rpc import call
 from ..manager.settings import KeeperSettings
@@ -130,9 +130,12 @@ class VirtualClusters:
         ended: tuple[str, ...] = self.call("delete", *asked)
         return ended
 
-    def leave(self, name: str) -> None:
-        """Say that nothing runs any more in one that has to leave its places. CallUnavailable."""
-        self.call("leave", ClusterId(name))
+    def leave(self, name: str, node: VNodeId | None = None) -> None:
+        """Say that nothing runs any more in one that has to leave its places, or on a node of it.
+
+        CallUnavailable.
+        """
+        self.call("leave", ClusterId(name), *(() if node is None else (node,)))
 
     def restore(self, names: Sequence[str] = ()) -> Mapping[str, Any]:
         """Request these virtual clusters of a lost head again, or all detached ones.

@@ -11,7 +11,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -161,6 +161,11 @@ class FixedSizeNodes:
         """Whether it may have more nodes than its minimum."""
         return self.max_nodes is not None and self.max_nodes > len(self.nodes)
 
+    def resized(self, count: int) -> FixedSizeNodes:
+        """The same group with so many nodes, for good; those above its minimum are copies."""
+        nodes = (*self.nodes, *(self.nodes[0],) * (count - len(self.nodes)))
+        return replace(self, nodes=nodes, max_nodes=None)
+
     def group(self) -> BundleGroup:
         made = {id(node): node.bundle() for node in self.nodes}  # a repeated node is made once
         return BundleGroup(
@@ -242,12 +247,17 @@ class VirtualCluster:
         return any(group.elastic for group in self.node_groups)
 
     @property
+    def minimum(self) -> int:
+        """How many fixed-size nodes its minimum has."""
+        return sum(len(group.nodes) for group in self.node_groups)
+
+    @property
     def least(self) -> Resources:
         """`flex_resource_min`, exact."""
         return Resources.of(self.flex_resource_min)
 
     def groups(self) -> tuple[BundleGroup, ...]:
-        """The groups of a gang, whose nodes all keep their size. SpecError otherwise."""
+        """The minimum of a gang's groups, whose nodes all keep their size. SpecError otherwise."""
         if self.flex_resource_min or self.flex_resource_max:
             raise SpecError(
                 "a gang takes fixed-size nodes only: leave out flex_resource_min and "
@@ -255,8 +265,6 @@ class VirtualCluster:
             )
         if not self.fixed_size_nodes:
             raise SpecError("fixed_size_nodes: wanted at least one node, found none")
-        if self.elastic:
-            raise SpecError(f"a gang keeps its number of nodes: leave out {MAX_NODES}")
         return tuple(nodes.group() for nodes in self.node_groups)
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
 from fedpilot.mediator import GangRequest
 from fedpilot.mediator.core.run_queue import RunAsk
 
-from ..config.schema import RunConfig
+from ..config.schema import RunConfig, WorkersRange
 
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, Machine, RayCluster
@@ -30,10 +30,14 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
     each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
     if resources.memory_per_worker is not None:
         each["memory"] = float(resources.memory_per_worker)
+    workers, span = resources.workers, dict[str, int]()
+    if isinstance(workers, WorkersRange):
+        span = {"at_least": workers.min, "at_most": workers.max}
     return GangRequest(
         name="-".join([*names, secrets.token_hex(3)]),
         resources={name: amount for name, amount in each.items() if amount},
-        workers=None if resources.workers == "auto" else resources.workers,
+        workers=workers if isinstance(workers, int) else None,
+        **span,
         policy=SchedulingPolicy(resources.placement_group_strategy),
         timeout_s=resources.reserve_timeout,
         project=resources.project or "",
@@ -48,6 +52,7 @@ def run_ask(config: RunConfig) -> RunAsk:
     return RunAsk(
         vnode=request.resources,
         workers=request.workers,
+        at_least=request.at_least,
         at_most=request.at_most,
         count=sites.count,
         min_sites=sites.min_sites,

@@ -42,6 +42,7 @@ def gang_wish(request: GangRequest) -> GangWish:
         each=Resources.of(request.resources),
         policy=request.policy,
         workers=request.workers,
+        at_least=request.at_least,
         at_most=request.at_most,
     )
 

@@ -60,8 +60,13 @@ class NodePlacement:
             self._apply([index], NodeEvent.REQUEST, reason)
 
     def bind(self, index: int, worker: int) -> None:
-        """Record that a worker begins; reactivates a node that was released while it waited."""
+        """Record that a worker begins; reactivates a node that was released while it waited.
+
+        It is the node's home from then on: another one than asked for, if that has left.
+        """
         with self._lock:
+            if index in self._homes:
+                self._homes[index] = (worker, self._clock())
             if not self._ledger.able([index], NodeEvent.BIND):
                 self._apply([index], NodeEvent.REQUEST, "its work had been asked for before")
             self._apply([index], NodeEvent.BIND, "its worker", worker)

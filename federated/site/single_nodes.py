@@ -124,11 +124,11 @@ class SingleNodes:
         self._placement.begin(index, f"{asked}() was called")
         call.answer.add_done_callback(lambda done: self._placement.end(index, done.exception()))
         home = self._placement.home(index, self._pool.usable() or (0,))
-        self._pool.submit([call], worker=home)
+        self._pool.submit([call], worker=home, moves=True)
         return then(call.answer, finish)
 
     def _evict(self, index: int, worker: int, reason: str) -> WorkerCall:
         self._placement.let_go(index, reason)
         call = self._call("evict", "releasing", index, index)
-        self._pool.submit([call], worker=worker)
+        self._pool.submit([call], worker=worker, moves=True)
         return call

@@ -444,7 +444,7 @@ class FederatedWorkload:
     # -- events -------------------------------------------------------------------------------
 
     def _on_pool_event(self, kind: str, details: dict[str, Any]) -> None:
-        if kind == "worker_lost":
+        if kind in ("worker_lost", "worker_left"):
             self._placement.lose(details["worker"], details["reason"])
         if kind == "workers_starting":
             busy = self._gang.load()

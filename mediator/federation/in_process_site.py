@@ -36,13 +36,19 @@ class InProcessSite:
 
     @in_future
     def prepare(self, request: GangRequest) -> Answer:
-        """Reserve the vnodes as one virtual cluster of fixed size."""
-        node = FixedSizeNode(resources=request.resources)
-        workers = request.workers
-        if workers is None:
-            workers = max(1, min(request.at_most, self._manager.most(node, request.policy)))
-        group = FixedSizeNodes(nodes=(node,) * workers, scheduling_policy=request.policy)
+        """Reserve the vnodes as one virtual cluster, which may grow if the request says so.
+
+        The promise is the number of vnodes that are there at once.
+        """
+        node, count, most = FixedSizeNode(resources=request.resources), request.least, None
+        if request.at_least is not None:
+            most = request.at_most
+        elif request.workers is None:
+            count = max(1, min(request.at_most, self._manager.most(node, request.policy)))
         try:
+            group = FixedSizeNodes(
+                nodes=(node,) * count, scheduling_policy=request.policy, max_nodes=most
+            )
             self._gang = self._manager.reserve(
                 VirtualCluster(fixed_size_nodes=(group,)),
                 name=joined_name(request.name, self.name),

@@ -23,6 +23,8 @@ class GangRequest:
     """Of one vnode, by Ray's names: `CPU`, `GPU`, `memory` (bytes), custom ones."""
     workers: int | None = None
     """Vnodes; None for as many as fit, up to `at_most`."""
+    at_least: int | None = None
+    """Of a gang whose vnodes above that number come and leave one by one, up to `at_most`."""
     at_most: int = 16
     policy: SchedulingPolicy = SchedulingPolicy.SPREAD
     timeout_s: float = 60.0
@@ -35,12 +37,22 @@ class GangRequest:
     priority_class: str = ""
     """Empty: `train`."""
 
+    @property
+    def least(self) -> int:
+        """The fewest vnodes with which the site can take part."""
+        return self.workers or self.at_least or 1
+
+    @property
+    def most(self) -> int:
+        """The most vnodes that the site may have."""
+        return self.workers or self.at_most
+
     def to_json(self) -> dict[str, Any]:
         """Its fields; sites of older versions do not know those that are left out if empty."""
         return {
             key: value
             for key, value in asdict(self).items()
-            if value or key not in ("project", "pool", "priority_class")
+            if value or key not in ("at_least", "project", "pool", "priority_class")
         }
 
     @classmethod

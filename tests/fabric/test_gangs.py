@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from elastic_gangs import SharedCluster
 from fedpilot.fabric import (
     Bundle,
     FabricError,
@@ -21,6 +23,7 @@ from fedpilot.fabric import (
     SpecError,
     VirtualCluster,
     VirtualClusterManager,
+    VNodeId,
     WorkerLost,
 )
 from fedpilot.fabric.ray.protocol import GroupState
@@ -249,3 +252,80 @@ def test_a_group_says_that_it_will_never_be_placed() -> None:
     assert group.wait(0) is None
     group.remove()
     assert group.state() is GroupState.REMOVED
+
+
+# -- gangs that grow ------------------------------------------------------------------------------
+
+
+def elastic(least: int, most: int) -> VirtualCluster:
+    (group,) = wanted(least).node_groups
+    return VirtualCluster(fixed_size_nodes=(replace(group, max_nodes=most),))
+
+
+@pytest.mark.parametrize(("least", "most", "held"), [(2, 3, 3), (2, 9, 4), (4, 4, 4)])
+def test_a_private_ray_gives_an_elastic_gang_all_that_fits_for_good(
+    least: int, most: int, held: int, manager: VirtualClusterManager
+) -> None:
+    gang = manager.reserve(elastic(least, most), name="run")
+    assert len(gang.vnodes) == held
+    assert not gang.elastic
+    assert not any(map(gang.may_leave, gang.vnodes))
+
+
+def test_an_elastic_gang_whose_minimum_does_not_fit_is_refused(
+    manager: VirtualClusterManager,
+) -> None:
+    with pytest.raises(GangInfeasible):
+        manager.reserve(elastic(5, 8), name="run")
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> SharedCluster:
+    return SharedCluster(monkeypatch)
+
+
+def test_on_a_shared_ray_nodes_above_the_minimum_come_and_leave(shared: SharedCluster) -> None:
+    gang = VirtualClusterManager(shared).reserve(elastic(2, 4), name="run")
+    assert gang.elastic
+    assert [vnode.id for vnode in gang.vnodes] == ["run/0", "run/1"]
+    shared.manager.grow()
+    came, left = gang.follow(gang.standing())
+    assert ([vnode.id for vnode in came], left) == (["run/2"], ())
+    assert list(map(gang.may_leave, gang.vnodes)) == [False, False, True]
+    shared.manager.notice("run/2", 1e9)
+    notice = gang.standing().notices[VNodeId("run/2")]
+    assert notice.reason == "for other: over its quota"
+    assert notice.leaves_in_s is not None
+    gang.leave(VNodeId("run/2"))
+    assert gang.follow(gang.standing()) == ((), ("run/2",))
+
+
+def test_a_node_that_leaves_once_it_is_idle_has_no_time(shared: SharedCluster) -> None:
+    gang = VirtualClusterManager(shared).reserve(elastic(1, 2), name="run")
+    shared.manager.grow()
+    shared.manager.notice("run/1")
+    assert gang.standing().notices[VNodeId("run/1")].leaves_in_s is None
+
+
+def test_a_node_that_left_and_came_again_between_two_looks_is_another(
+    shared: SharedCluster,
+) -> None:
+    gang = VirtualClusterManager(shared).reserve(elastic(1, 2), name="run")
+    shared.manager.grow()
+    gang.follow(gang.standing())
+    shared.manager.take("run/1")
+    shared.manager.grow()
+    came, left = gang.follow(gang.standing())
+    assert ([vnode.id for vnode in came], left) == (["run/1"], ("run/1",))
+
+
+def test_a_node_above_the_minimum_counts_once_ray_has_made_it(
+    shared: SharedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = VirtualClusterManager(shared).reserve(elastic(1, 2), name="run")
+    monkeypatch.setattr(FakeGroup, "state", lambda _: GroupState.PENDING)
+    shared.manager.grow()
+    assert gang.follow(gang.standing()) == ((), ())
+    monkeypatch.setattr(FakeGroup, "state", lambda _: GroupState.READY)
+    came, _ = gang.follow(gang.standing())
+    assert [vnode.id for vnode in came] == ["run/1"]

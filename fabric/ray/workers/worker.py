@@ -33,8 +33,8 @@ class RayGroup:
         adopted: bool = False,
     ) -> None:
         self._made = made
+        self._ready = None if adopted else made.ready()  # that takes a process there
         self._adopted = adopted
-        self._ready = made.ready()
         self._as_actor = as_actor
         self._forget = forget
         self._workers: set[RayWorker] = set()
@@ -58,7 +58,7 @@ class RayGroup:
     def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
         import ray
 
-        ready, _ = ray.wait([self._ready], timeout=timeout_s)
+        ready, _ = ray.wait([self._ready or self._made.ready()], timeout=timeout_s)
         table = self._table()
         if not ready or table.get("state") != "CREATED":
             return None

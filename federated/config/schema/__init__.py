@@ -33,6 +33,7 @@ from .running import (
     Robustness,
     SitesConfig,
     Traffic,
+    WorkersRange,
 )
 from .values import Section
 
@@ -52,6 +53,7 @@ __all__ = [
     "SitesConfig",
     "Traffic",
     "Training",
+    "WorkersRange",
 ]
 
 

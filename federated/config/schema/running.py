@@ -45,11 +45,29 @@ class RayConfig(Section):
             )
 
 
+class WorkersRange(Section):
+    """How many workers a run needs, and how many it takes while they are free."""
+
+    min: Positive
+    """Workers that the run reserves together before anything trains."""
+    max: Positive
+    """The most workers; those above `min` come and leave one by one."""
+
+    def broken_rules(self) -> Iterator[Conflict]:
+        if self.min > self.max:
+            yield Conflict(
+                key="max", found=f"{self.max}, below `min`", allowed=f"at least {self.min}"
+            )
+
+
 class ResourcesConfig(Section):
     """The gang: fixed-size vnodes that the run reserves together before anything trains."""
 
-    workers: Positive | Literal["auto"] = "auto"
-    """Vnodes of the gang, with one warm worker each; `auto`: as many as fit, at most 16."""
+    workers: Positive | Literal["auto"] | WorkersRange = "auto"
+    """Vnodes of the gang, with one warm worker each; `auto`: as many as fit, at most 16. With
+    `{min: 2, max: 8}` the run begins with 2 at each site. On a Ray cluster that teams share, more
+    come while they are free, and leave when others need their places; a private Ray has as many as
+    fit. The model is the same."""
     cpus_per_worker: Annotated[float, Ge(0.0)] = 1.0
     """CPUs of a vnode. PyTorch uses that many threads, rounded down, but at least 1."""
     gpus_per_worker: Annotated[float, Ge(0.0)] = 0.0

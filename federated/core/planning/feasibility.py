@@ -72,6 +72,8 @@ def alternative(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -
         if workers := needed.workers(sites, gang, each):
             if gang.workers is not None and workers < gang.workers:
                 changed = {**changed, WORKERS: workers}
+            if gang.at_least is not None and workers < gang.at_least:
+                changed = {**changed, WORKERS: {"min": workers, "max": gang.at_most}}
             return {**settings, **changed}
     return {}
 
@@ -84,7 +86,12 @@ def with_settings(
     for name, key in (*SIZES.items(), ("memory", MEMORY)):
         if key in settings:
             sizes[name] = settings[key] or 0.0
-    gang = replace(gang, each=Resources.of(sizes), workers=settings.get(WORKERS, gang.workers))
+    gang = replace(gang, each=Resources.of(sizes))
+    match settings.get(WORKERS):
+        case int() as workers:
+            gang = replace(gang, workers=workers)
+        case {"min": least, "max": most}:
+            gang = replace(gang, at_least=least, at_most=most)
     return gang, SitesWish(
         count=settings.get(COUNT, wish.count),
         least=settings.get(LEAST, wish.least),
@@ -164,7 +171,8 @@ def _wanted(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -> st
     """What is asked for, in words."""
     count = wish.count or len(sites)
     over = counted(count, "site") if count else "sites"
-    return f"{over} of {counted(gang.least, 'worker')} ({gang.each} each)"
+    few = "at least " if gang.at_least is not None else ""
+    return f"{over} of {few}{counted(gang.least, 'worker')} ({gang.each} each)"
 
 
 def _in_words(held: Mapping[str, int], gang: GangWish) -> str:

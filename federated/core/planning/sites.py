@@ -20,12 +20,14 @@ class GangWish:
     policy: SchedulingPolicy
     workers: int | None
     """None for as many as fit, up to `at_most`."""
+    at_least: int | None = None
+    """Of a gang whose vnodes above that number come and leave."""
     at_most: int
 
     @property
     def least(self) -> int:
         """The fewest vnodes with which a site can take part."""
-        return self.workers or 1
+        return self.workers or self.at_least or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Decides which worker does which piece of work next, and what a worker's death means: no I/O.
 
-The caller reports events (`submit`, `ready`, `done`, `lost`), and the dispatcher returns actions
-(`Send`, `StartWorker`, `AbandonWork`). Rules:
+The caller reports events (`submit`, `ready`, `done`, `lost`, `follow`), and the dispatcher
+returns actions (`Send`, `StartWorker`, `AbandonWork`). Rules:
 
 * Work goes out in the order of submission. A worker gets a second piece only while enough pieces
   wait for all workers, so that no worker is idle at the end of a round while another holds two.
@@ -11,6 +11,9 @@ The caller reports events (`submit`, `ready`, `done`, `lost`), and the dispatche
 * While it is paused, work goes only to the worker that it is bound to: sums are handed up, and
   nothing new begins. If all workers are taken away, for others to have their places, their pieces
   go back to the queue, and nothing counts as a loss.
+* A single worker under notice gets no more work, except what is bound to it and to no other. Once
+  it has left, its pieces go back to the queue, and that is no loss either. Work that is bound to it
+  goes to any worker if it may move, and is abandoned otherwise.
 * A worker that dies more than `limit` times without finishing anything is not started again. Work
   that is bound to it is abandoned; all work is, once no worker is left.
 """
@@ -18,10 +21,11 @@ The caller reports events (`submit`, `ready`, `done`, `lost`), and the dispatche
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 WorkId = int
+LEFT = "its worker has left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ Action = Send | StartWorker | AbandonWork
 @dataclass(slots=True)
 class _Slot:
     ready: bool = False
+    leaving: bool = False
+    """Whether it is under notice."""
     losses: int = 0
     """Deaths since it last finished something."""
     gone: str | None = None
@@ -61,23 +67,25 @@ class _Slot:
 
 
 class Dispatcher:
-    """The state of a pool of workers, numbered 0..n-1."""
+    """The state of a pool of workers: at first those of the numbers 0..n-1."""
 
     DEPTH = 2
     """Pieces that a worker may hold: the current one and the next."""
 
     def __init__(self, workers: int, limit: int) -> None:
-        self._slots = [_Slot() for _ in range(workers)]
+        self._slots = {number: _Slot() for number in range(workers)}
         self._waiting: deque[WorkId] = deque()
         self._losses: dict[WorkId, int] = {}
         self._pinned: dict[WorkId, int] = {}
+        self._movable: set[WorkId] = set()
+        """Work that is bound to a worker only as long as that one stays."""
         self._limit = limit
         self._paused = False
 
     @property
     def at_rest(self) -> bool:
         """Whether no worker is at work."""
-        return not any(slot.doing for slot in self._slots)
+        return not any(slot.doing for slot in self._slots.values())
 
     def pause(self) -> None:
         """Begin no new work but what is bound to a worker."""
@@ -90,20 +98,51 @@ class Dispatcher:
 
     def taken_away(self) -> None:
         """Record that all workers were ended, for others to have their places."""
-        for slot in reversed(self._slots):
-            slot.ready = False
+        for slot in reversed(self._slots.values()):
+            slot.ready = slot.leaving = False
             self._waiting.extendleft(reversed(slot.doing))
             slot.doing = deque()
+
+    def follow(self, workers: Iterable[int], leaving: Collection[int] = ()) -> list[Action]:
+        """Take over which workers there are, and which of them are under notice."""
+        there = set(workers)
+        for number in sorted(self._slots.keys() - there, reverse=True):
+            self._waiting.extendleft(reversed(self._slots.pop(number).doing))
+        came = sorted(there - self._slots.keys())
+        self._slots |= {number: _Slot() for number in came}
+        for number, slot in self._slots.items():
+            slot.leaving = number in leaving
+        bound = [work for work in self._waiting if not self._stays_bound(work)]
+        lost = [work for work in bound if work not in self._movable]
+        for work in bound:
+            del self._pinned[work]
+        return [
+            *(AbandonWork(work, 0, LEFT) for work in self.withdraw(lost)),
+            *map(StartWorker, came),
+            *self._give_up_hopeless(),
+            *self._hand_out(),
+        ]
+
+    def _stays_bound(self, work: WorkId) -> bool:
+        """Whether waiting work can go on waiting: for its worker, or for any."""
+        if (worker := self._pinned.get(work)) is None:
+            return True
+        slot = self._slots.get(worker)
+        return slot is not None and not (slot.leaving and work in self._movable)
+
+    def rests(self, worker: int) -> bool:
+        """Whether a worker is not at work, and nothing waits for it alone."""
+        return not self._slots[worker].doing and worker not in self._pinned.values()
 
     def start_again(self) -> list[Action]:
         """Start every worker that did not die too often."""
         self._paused = False
-        return [StartWorker(number) for number in self.usable()]
+        return [StartWorker(n) for n, slot in self._slots.items() if slot.gone is None]
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and no worker is at work."""
-        return not self._waiting and not any(slot.doing for slot in self._slots)
+        return not self._waiting and not any(slot.doing for slot in self._slots.values())
 
     def doing(self, worker: int) -> tuple[WorkId, ...]:
         """A worker's pieces, the current one first."""
@@ -111,19 +150,31 @@ class Dispatcher:
 
     def start(self) -> list[Action]:
         """Start every worker."""
-        return [StartWorker(number) for number in range(len(self._slots))]
+        return [StartWorker(number) for number in self._slots]
 
     def submit(
-        self, works: Iterable[WorkId], worker: int | None = None, *, first: bool = False
+        self,
+        works: Iterable[WorkId],
+        worker: int | None = None,
+        *,
+        first: bool = False,
+        moves: bool = False,
     ) -> list[Action]:
-        """Queue work in order; `worker` binds it to one (hosted nodes), `first` goes in front."""
+        """Queue work in order; `worker` binds it to one, `first` goes in front.
+
+        Work that `moves` goes to another worker if that one leaves (hosted nodes).
+        """
         taken = list(works)
+        if worker is not None and worker not in self._slots and not moves:
+            return [AbandonWork(work, 0, LEFT) for work in taken]
         if first:
             self._waiting.extendleft(reversed(taken))
         else:
             self._waiting.extend(taken)
-        if worker is not None:
+        there = None if worker is None else self._slots.get(worker)
+        if worker is not None and there is not None and not (moves and there.leaving):
             self._pinned.update(dict.fromkeys(taken, worker))
+            self._movable.update(taken if moves else ())
         return [*self._give_up_hopeless(), *self._hand_out()]
 
     def withdraw(self, works: Iterable[WorkId]) -> list[WorkId]:
@@ -136,8 +187,10 @@ class Dispatcher:
         return withdrawn
 
     def usable(self) -> tuple[int, ...]:
-        """Workers that are up or will be started again."""
-        return tuple(n for n, slot in enumerate(self._slots) if slot.gone is None)
+        """Workers that are up or will be started again; those under notice only without others."""
+        there = [(n, slot) for n, slot in list(self._slots.items()) if slot.gone is None]
+        staying = tuple(n for n, slot in there if not slot.leaving)
+        return staying or tuple(n for n, _ in there)
 
     def ready(self, worker: int) -> list[Action]:
         self._slots[worker].ready = True
@@ -173,7 +226,7 @@ class Dispatcher:
 
     def _give_up_hopeless(self) -> list[AbandonWork]:
         """Abandon the work of lost workers; all work once every worker is lost."""
-        gone = {n: slot for n, slot in enumerate(self._slots) if slot.gone is not None}
+        gone = {n: slot for n, slot in self._slots.items() if slot.gone is not None}
         if not gone:
             return []
         nobody = len(gone) == len(self._slots)
@@ -201,15 +254,17 @@ class Dispatcher:
         self._waiting.extendleft(reversed(held_back))
 
     def _choose(self, pinned: int | None) -> int | None:
-        numbers = range(len(self._slots)) if pinned is None else (pinned,)
+        staying = [n for n, slot in self._slots.items() if not slot.leaving]
+        numbers = staying if pinned is None else [pinned]
         able = [n for n in numbers if self._slots[n].ready]
         if not able or (self._paused and pinned is None):
             return None
         best = min(able, key=lambda n: (len(self._slots[n].doing), n))
-        plenty = pinned is not None or len(self._waiting) + 1 >= len(self._slots)
+        plenty = pinned is not None or len(self._waiting) + 1 >= len(staying)
         room = self.DEPTH if plenty else 1
         return best if len(self._slots[best].doing) < room else None
 
     def _drop(self, work: WorkId) -> None:
         self._losses.pop(work, None)
         self._pinned.pop(work, None)
+        self._movable.discard(work)

@@ -78,6 +78,11 @@ KINDS: Mapping[str, _Kind] = {
     "gang_notice": _Kind({"site": _text, "seconds": _amount, "reason": _text}),
     "gang_preempted": _Kind({"site": _text, "reason": _text}),
     "gang_regained": _Kind({"site": _text, "workers": _worker}),
+    "worker_joined": _Kind({"site": _text, "worker": _worker}),
+    "worker_notice": _Kind(
+        {"site": _text, "worker": _worker, "reason": _text}, {"seconds": _amount}
+    ),
+    "worker_left": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}),
     "worker_lost": _Kind({"site": _text, "worker": _worker, "reason": _text, "held": _texts}),
     "clients_done": _Kind(
         {"site": _text, "round": _count, "done": _count, "of": _count, "part": _text}

@@ -134,6 +134,14 @@ def _site(fields: Mapping[str, Any], word: str) -> str:
     return "" if site == ALONE else f" {word} {site}"
 
 
+def _worker(fields: Mapping[str, Any]) -> str:
+    return f"worker {fields['worker']}{_site(fields, 'of')}"
+
+
+def _again(fields: Mapping[str, Any]) -> str:
+    return f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
+
+
 def _so_far(fields: Mapping[str, Any]) -> str:
     within = fields.get("within")
     most = "" if within is None else f" of at most {duration(within)}"
@@ -184,10 +192,16 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
         case "gang_regained":
             workers = counted(fields["workers"], "worker")
             return f"  workers  {workers}{_site(fields, 'at')} start again"
+        case "worker_joined":
+            return f"{_worker(fields)} joins"
+        case "worker_notice":
+            seconds = fields.get("seconds")
+            when = "once it is idle" if seconds is None else f"within {duration(seconds)}"
+            return f"{_worker(fields)} leaves {when} ({fields['reason']})"
+        case "worker_left":
+            return f"{_worker(fields)} has left ({fields['reason']}){_again(fields)}"
         case "worker_lost":
-            again = f"; trains again: {', '.join(fields['held'])}" if fields["held"] else ""
-            worker = f"worker {fields['worker']}{_site(fields, 'of')}"
-            return f"{worker} was lost ({fields['reason']}){again}"
+            return f"{_worker(fields)} was lost ({fields['reason']}){_again(fields)}"
         case "site_lost" | "site_drained":
             moved = fields["clients"]
             clients = f"; {counted(moved, 'client')} moved to other sites" if moved else ""

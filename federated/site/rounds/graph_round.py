@@ -151,7 +151,8 @@ class GraphRound:
         self._visits.append(visit)
         call = WorkerCall(
             method="train_nodes",
-            args=(self._attempt, clients, *self._models_of(part)),
+            args=(self._attempt, clients),
+            args_at=self._models_of(part),
             what=f"training {len(clients)} clients of {self._name}",
             model=model,
             on_sent=lambda worker: self._is_sent(part, visit, worker),
@@ -162,16 +163,29 @@ class GraphRound:
         call.answer.add_done_callback(lambda _: self._forget(call))
         return call
 
-    def _models_of(self, part: slice) -> tuple[Any, Lent | None]:
-        """The models that some clients begin with, and the memory for what they become."""
-        if self._became is not None and self._site.pool.shares_memory:
-            return self._own and self._own.lend(part), self._became.lend(part)
+    def _models_of(self, part: slice) -> Callable[[int], tuple[Any, Lent | None]]:
+        """For a worker: models that some clients begin with, and memory for what they become.
+
+        Both are lent where all share this process's memory; a worker that comes from elsewhere
+        gets copies.
+        """
+        if not self._site.pool.shares_memory:
+            sent = self._copied(part)
+            return lambda _: (sent, None)
+        return lambda worker: self._lent(part, worker)
+
+    def _lent(self, part: slice, worker: int) -> tuple[Any, Lent | None]:
+        if self._became is None or not self._site.pool.shares_memory_with(worker):
+            return self._copied(part), None
+        return self._own and self._own.lend(part), self._became.lend(part)
+
+    def _copied(self, part: slice) -> Any:
         if self._own is None:
-            return None, None
+            return None
         own = self._own.stack.part(part)
         sent = self._site.put(own) if own.rows.nbytes > INLINE_BYTES else own
         self._own.let_go()
-        return sent, None
+        return sent
 
     def _is_sent(self, part: slice, visit: Visit, worker: int) -> None:
         self._site.placement.carry(visit, worker, f"in a chunk of {self._name}")
@@ -180,7 +194,7 @@ class GraphRound:
 
     def _forget(self, call: WorkerCall) -> None:
         """Let go of the models in a call: with its callbacks it would live on for long."""
-        call.args = ()
+        call.args, call.args_at = (), lambda _: ()
         with self._lock:
             self._calls.remove(call)
 

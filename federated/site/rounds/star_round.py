@@ -1,9 +1,10 @@
 """SiteRound: one order of one round at this site; pieces go out, one exact Partial comes back.
 
 A worker adds what it trains to its own sum. It hands the sum up with its only piece in a short
-round, otherwise at the end, and earlier when unsaved work is worth saving. Clients in the sum of a
-worker that dies are trained again. A closed round starts no more clients and answers with those it
-has; where late answers count, the next round may begin before that.
+round, otherwise at the end, and earlier when unsaved work is worth saving. One whose place others
+may claim hands it up with each piece, so that they cost at most the piece that it is at. Clients
+in the sum of a worker that dies are trained again. A closed round starts no more clients and
+answers with those it has; where late answers count, the next round may begin before that.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class SiteRound:
         memories = states.load(clients, self.key.round_number) if states is not None else {}
         piece = WorkerCall(
             method="train",
-            args=(self._attempt, clients, memories, hand_up),
+            args=(self._attempt, clients, memories),
+            args_at=lambda worker: (self._hands_up(worker, hand_up),),
             what=f"training {len(nodes)} clients of {self._name}",
             model=self._model,
             on_sent=lambda worker: self._sent(visit, worker, hand_up),
@@ -168,10 +170,14 @@ class SiteRound:
         )
         return piece
 
-    def _sent(self, visit: Visit, worker: int, hand_up: bool) -> None:
+    def _hands_up(self, worker: int, at_once: bool) -> bool:
+        """Whether a worker hands its sum up with the next piece."""
+        return at_once or self._site.pool.may_leave(worker)
+
+    def _sent(self, visit: Visit, worker: int, at_once: bool) -> None:
         if self._given_up:
             return
-        if not hand_up:
+        if not self._hands_up(worker, at_once):
             self._holding.add(worker)
         self._site.placement.carry(visit, worker, f"in a chunk of {self._name}")
 

@@ -1,4 +1,4 @@
-"""GangWatch: looks whether others claim the places of a gang, in a thread of its own.
+"""GangWatch: looks which places a gang has, and which others claim, in a thread of its own.
 
 The manager may be away for seconds, while it restarts; the pool must not wait for it.
 """
@@ -6,9 +6,9 @@ The manager may be away for seconds, while it restarts; the pool must not wait f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 
-from fedpilot.fabric import FabricError, Gang, Standing
+from fedpilot.fabric import FabricError, Gang, Standing, VNodeId
 
 LOOK_S = 1.0
 """Seconds between two looks."""
@@ -20,8 +20,12 @@ class GangWatch:
     def __init__(self, gang: Gang, on_change: Callable[[Standing], None]) -> None:
         self._gang = gang
         self._on_change = on_change
-        self._last = Standing()
-        self._asked = self._leaves = self._closed = False
+        self._last = Standing(slots=gang.slots)
+        self._asked = self._closed = False
+        self._done: set[VNodeId | None] = set()
+        """Vnodes on which all has ended; None: all of them."""
+        self._told: set[VNodeId | None] = set()
+        """Those of which the manager knows."""
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="gang-watch", daemon=True)
 
@@ -35,10 +39,10 @@ class GangWatch:
             self._asked = True
             self._wake.notify()
 
-    def leave(self) -> None:
-        """Give the places up early; may be called again."""
+    def leave(self, node: VNodeId | None = None) -> None:
+        """Give all places up early, or the one of a vnode; may be called again."""
         with self._wake:
-            self._leaves = True
+            self._done.add(node)
             self._wake.notify()
 
     def close(self) -> None:
@@ -54,20 +58,28 @@ class GangWatch:
                 if self._closed:
                     return
                 asked, self._asked = self._asked, False
-                leaves, self._leaves = self._leaves, False
-            found = self._found(leaves)
-            if asked or (found.held, found.leaves_in_s is None) != (
-                self._last.held,
-                self._last.leaves_in_s is None,
-            ):
+                ended, self._done = self._done, set()
+            found = self._found(ended)
+            if asked or _told(found) != _told(self._last):
                 self._last = found
                 self._on_change(found)
 
-    def _found(self, leaves: bool) -> Standing:
+    def _found(self, ended: Iterable[VNodeId | None]) -> Standing:
         """The standing now; as before if the manager does not say."""
+        leaving = set(self._last.notices)
+        due = leaving if self._last.leaves_in_s is None else {None}
+        self._told &= due
         try:
-            if leaves and self._last.leaves_in_s is not None:
-                self._gang.leave()
+            for node in sorted(due & set(ended) - self._told, key=str):
+                self._gang.leave(node)
+                self._told.add(node)
             return self._gang.standing()
         except FabricError:  # it has ended, or the manager is away: workers show what is true
             return self._last
+
+
+def _told(standing: Standing) -> Hashable:
+    """What of a standing matters at once."""
+    slots = frozenset((vnode.id, id(group)) for vnode, group, _ in standing.slots)
+    notices = frozenset(standing.notices)
+    return standing.held, standing.leaves_in_s is None, slots, notices

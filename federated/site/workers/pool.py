@@ -3,7 +3,7 @@
 The dispatcher decides; the thread acts. A worker that dies, or does not answer for `timeout_s`, is
 restarted on its vnode, and its work goes to a free worker. If others claim the gang's places, the
 pool begins nothing new, leaves once no worker is at work, and goes on when the gang has places
-again; `gang_watch.py` says when.
+again; `gang_watch.py` says when. On an elastic gang single workers come, and leave after notice.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from fedpilot.fabric import Gang, NotInstalled, Standing, Worker, WorkerFailed, WorkerLost
+from fedpilot.fabric import Gang, NotInstalled, Standing, WorkerFailed, WorkerLost
 
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from ..states.shared_memory import sharers
 from .gang_watch import GangWatch
-from .lru import LRU
+from .seats import Seat, Seats
 
 TICK_S = 1.0
 """Interval of deadline checks."""
@@ -53,22 +53,10 @@ class WorkerCall:
     """Shown to the user if it fails, such as `training 12 clients of round 3`."""
     model: SharedModel | None = None
     answer: Future[Any] = field(default_factory=Future)
+    args_at: Callable[[int], tuple[Any, ...]] = lambda _: ()
+    """Further arguments, which depend on the number of the chosen worker."""
     on_sent: Callable[[int], None] | None = None
-    """Called in the pool's thread with the number of the chosen worker."""
-
-
-@dataclass(slots=True)
-class _Seat:
-    """One vnode's worker, and the models that it has."""
-
-    worker: Worker | None = None
-    generation: int = 0
-    up: bool = False
-    sharers: str = ""
-    """Who can share memory with the worker (`states.shared_memory.sharers`)."""
-    models: LRU[None] = field(default_factory=LRU)
-    """Keys of the worker's models, updated as the worker does."""
-    busy_since: float = 0.0
+    """Called in the pool's thread with that number."""
 
 
 Message = Callable[[], "list[Action] | None"]
@@ -107,7 +95,7 @@ class WorkerPool:
         self._on_notice = on_notice
         self._clock = clock
         self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
-        self._seats = [_Seat() for _ in gang.vnodes]
+        self._seats = Seats(gang)
         self._pieces: dict[int, WorkerCall] = {}
         self._numbers = itertools.count()
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -116,6 +104,8 @@ class WorkerPool:
         self._ended: BaseException | None = None
         """Why no more work is accepted; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
+        self._told: Facts = {}
+        """Of the worker that came up last."""
         self._leaving = self._away = False
         self._watcher = GangWatch(gang, self._standing_changed) if gang.shared else None
         self._in_doubt: list[tuple[int, int, str]] = []
@@ -124,8 +114,8 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """The number of workers."""
-        return len(self._seats)
+        """The number of workers that need not leave."""
+        return self._seats.size
 
     def start(self) -> None:
         """Begin to start the workers; work may be submitted at once."""
@@ -142,28 +132,44 @@ class WorkerPool:
     @property
     def up(self) -> int:
         """How many workers have answered."""
-        return sum(seat.up for seat in self._seats)
+        return self._seats.up
+
+    def may_leave(self, worker: int) -> bool:
+        """Whether others may claim a worker's place at any time, alone."""
+        return self._seats.may_leave(worker)
 
     @property
     def shares_memory(self) -> bool:
         """Whether all workers run where they can share this process's memory."""
-        here = sharers()
-        return bool(here) and all(seat.sharers == here for seat in self._seats)
+        return self._seats.all_share_memory
+
+    def shares_memory_with(self, worker: int) -> bool:
+        """Whether a worker runs there."""
+        return self._seats[worker].shares_memory
 
     def usable(self) -> tuple[int, ...]:
-        """Workers that are up or will be again; the others died too often."""
+        """Workers that are up or will be again, and need not leave; the others died too often."""
         return self._dispatcher.usable()
 
     def submit(
-        self, pieces: Sequence[WorkerCall], *, worker: int | None = None, first: bool = False
+        self,
+        pieces: Sequence[WorkerCall],
+        *,
+        worker: int | None = None,
+        first: bool = False,
+        moves: bool = False,
     ) -> None:
-        """Queue work in order; `worker` binds it to one, `first` puts it before waiting work."""
+        """Queue work in order; `worker` binds it to one, `first` puts it before waiting work.
+
+        Work that `moves` goes to another worker if that one leaves.
+        """
         with self._door:
             ended = self._ended
             if ended is None:
                 numbers = [next(self._numbers) for _ in pieces]
                 self._pieces.update(zip(numbers, pieces, strict=True))
-                self._inbox.put(lambda: self._dispatcher.submit(numbers, worker, first=first))
+                submit = partial(self._dispatcher.submit, numbers, worker, first=first, moves=moves)
+                self._inbox.put(submit)
         if ended is not None:
             for piece in pieces:
                 piece.answer.set_exception(ended)
@@ -184,9 +190,8 @@ class WorkerPool:
         self._inbox.put(None)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=CLOSE_S)
-        for seat in self._seats:
-            if seat.worker is not None:
-                seat.worker.kill()
+        for _, seat in self._seats:
+            self._seats.end(seat)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class WorkerPool:
                 if message is None:
                     break
                 self._perform(message() or [])
-                self._leave_if_done()
+                self._leave_what_is_done()
                 if self._clock() - watched >= TICK_S:
                     self._watch()
                     watched = self._clock()
@@ -237,16 +242,10 @@ class WorkerPool:
                     piece.answer.set_exception(WorkersExhausted(piece.what, losses, reason))
 
     def _start_worker(self, number: int) -> None:
-        seat = self._seats[number]
-        seat.generation += 1
-        seat.models = LRU()
-        seat.up = False
-        seat.busy_since = self._clock()
+        seat = self._seats.begin(number, self._clock())
         generation = seat.generation
         try:
-            seat.worker = self._gang.start_worker(
-                self._gang.vnodes[number], self._node, *self._args
-            )
+            seat.worker = self._gang.start_worker(seat.vnode, self._node, *self._args)
         except WorkerLost as error:
             reason = error.reason
             self._inbox.put(lambda: self._lost(number, generation, reason))
@@ -260,7 +259,7 @@ class WorkerPool:
         seat, piece = self._seats[number], self._pieces[work]
         if len(self._dispatcher.doing(number)) == 1:
             seat.busy_since = self._clock()
-        args = piece.args
+        args = (*piece.args, *piece.args_at(number))
         if piece.model is not None:
             known = seat.models.touch(piece.model.key)
             args = (*args, piece.model.key, None if known else piece.model.content)
@@ -276,8 +275,8 @@ class WorkerPool:
         )
 
     def _greeted(self, number: int, generation: int, done: Future[Any]) -> list[Action]:
-        seat = self._seats[number]
-        if generation != seat.generation:
+        seat = self._seats.of(number, generation)
+        if seat is None:
             return []
         error = done.exception()
         if isinstance(error, NotInstalled) and not self._all_up.done():
@@ -295,10 +294,14 @@ class WorkerPool:
             return self._lost(number, generation, problem)
         seat.up, seat.sharers = True, with_whom
         self._on_event("worker_ready", {"worker": number, **told})
-        if all(other.up for other in self._seats) and not self._all_up.done():
-            self._like = self._like or told
-            self._all_up.set_result(None)
+        self._told = told
+        self._note_if_all_up()
         return self._dispatcher.ready(number)
+
+    def _note_if_all_up(self) -> None:
+        if self._seats.all_up and not self._all_up.done():
+            self._like = self._like or self._told
+            self._all_up.set_result(None)
 
     def _unlike(self, told: Facts) -> str:
         """Why a worker gets no work although it is up; empty if it does."""
@@ -308,8 +311,8 @@ class WorkerPool:
         return f"with `run.reproducible: strict` it gets no work: its {found}" if found else ""
 
     def _finished(self, number: int, generation: int, work: int, done: Future[Any]) -> list[Action]:
-        seat = self._seats[number]
-        if generation != seat.generation:
+        seat = self._seats.of(number, generation)
+        if seat is None:
             return []
         error = done.exception()
         if isinstance(error, WorkerLost):
@@ -336,11 +339,10 @@ class WorkerPool:
                 self._take_away(standing.reason)
             return []
         if self._away:
-            self._away = False
-            self._gang.regain()
-            self._on_event("gang_regained", {"workers": len(self._seats)})
-            return self._dispatcher.start_again()
+            return self._come_back(standing)
+        moved = self._follow(standing) if self._gang.elastic else []
         lost = [action for doubt in doubts for action in self._lost(*doubt, sure=True)]
+        lost = [*moved, *lost]
         if standing.leaves_in_s is None:
             if not self._leaving:
                 return lost
@@ -355,29 +357,64 @@ class WorkerPool:
             self._inbox.put(lambda: None)
         return lost
 
-    def _leave_if_done(self) -> None:
-        """Give the places up early once no worker is at work."""
-        done = self._leaving and self._inbox.empty() and self._dispatcher.at_rest
-        if done and self._watcher is not None:
+    def _leave_what_is_done(self) -> None:
+        """Give places up early where no worker is at work."""
+        if self._watcher is None or not self._inbox.empty():
+            return
+        if self._leaving and self._dispatcher.at_rest:
             self._watcher.leave()
+        for number, seat in self._seats:
+            if seat.notice is not None and self._dispatcher.rests(number):
+                self._watcher.leave(seat.vnode.id)
+
+    def _follow(self, standing: Standing) -> list[Action]:
+        """Take over which workers came, which have left, and which are under notice."""
+        came, left = self._gang.follow(standing)
+        before = [(number, seat) for number, seat in self._seats if seat.vnode.id in left]
+        for vnode in came:
+            self._on_event("worker_joined", {"worker": self._seats.add(vnode)})
+        for number, seat in before:
+            self._left(number, seat)
+        for number, seat in self._seats:
+            notice = standing.notices.get(seat.vnode.id)
+            if notice is not None and seat.notice is None:
+                when = {} if notice.leaves_in_s is None else {"seconds": notice.leaves_in_s}
+                told = {"worker": number, **when, "reason": notice.reason}
+                self._on_event("worker_notice", told)
+            seat.notice = notice
+        self._note_if_all_up()
+        return self._dispatcher.follow(self._seats.numbers, self._seats.leaving)
+
+    def _left(self, number: int, seat: Seat) -> None:
+        """A worker has no place any more, and is not to blame for it."""
+        held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
+        self._seats.drop(number)
+        reason = "its place is gone" if seat.notice is None else seat.notice.reason
+        self._on_event("worker_left", {"worker": number, "reason": reason, "held": held})
+
+    def _come_back(self, standing: Standing) -> list[Action]:
+        """Start workers on the places that the gang has again."""
+        self._away = False
+        self._gang.follow(standing)
+        self._seats.renew()
+        followed = self._dispatcher.follow(self._seats.numbers)
+        self._on_event("gang_regained", {"workers": self._seats.size})
+        lost = [action for action in followed if isinstance(action, AbandonWork)]
+        return [*lost, *self._dispatcher.start_again()]
 
     def _take_away(self, reason: str) -> None:
         """The workers have no places any more, and are not to blame for it."""
         self._away, self._leaving = True, False
         self._on_event("gang_preempted", {"reason": reason})
         self._dispatcher.taken_away()
-        for seat in self._seats:
-            seat.generation += 1
-            seat.up = False
-            if seat.worker is not None:
-                seat.worker.kill()
-                seat.worker = None
+        for _, seat in self._seats:
+            self._seats.end(seat)
 
     def _lost(
         self, number: int, generation: int, reason: str, *, sure: bool = False
     ) -> list[Action]:
-        seat = self._seats[number]
-        if generation != seat.generation:
+        seat = self._seats.of(number, generation)
+        if seat is None:
             return []
         if self._watcher is not None and not sure:
             self._in_doubt.append((number, generation, reason))
@@ -385,11 +422,8 @@ class WorkerPool:
             return []
         held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
         self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})
-        was_up, seat.up = seat.up, False
-        seat.generation += 1
-        if seat.worker is not None:
-            seat.worker.kill()
-            seat.worker = None
+        was_up = seat.up
+        self._seats.end(seat)
         actions = self._dispatcher.lost(number, reason)
         gone = not any(isinstance(action, StartWorker) for action in actions)
         if gone and not was_up and not self._all_up.done():
@@ -402,7 +436,7 @@ class WorkerPool:
             self._said_slow = now
             waited = {"up": self.up, "of": self.size, "seconds": round(now - self._began)}
             self._on_event("workers_starting", waited)
-        for number, seat in enumerate(self._seats):
+        for number, seat in self._seats:
             waits = seat.worker is not None and (not seat.up or self._dispatcher.doing(number))
             if waits and now - seat.busy_since > self._timeout_s:
                 reason = f"it did not answer for {self._timeout_s:g} s"

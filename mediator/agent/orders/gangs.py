@@ -33,9 +33,14 @@ def gang_of(header: Mapping[str, Any]) -> GangRequest:
 def _problem(asked: GangRequest) -> str:
     if not isinstance(asked.name, str):
         return "its name is no text"
-    counts = (asked.at_most,) if asked.workers is None else (asked.at_most, asked.workers)
+    given = (asked.workers, asked.at_least)
+    counts = (asked.at_most, *(count for count in given if count is not None))
     if any(type(count) is not int or count < 1 for count in counts):
         return "it is not for one vnode or more"
+    if (asked.at_least or 1) > asked.at_most:
+        return "its least number of vnodes is above its most"
+    if None not in given:
+        return "it is both for a number of vnodes and for a range"
     for name, amount in asked.resources.items():
         if not _is_number(amount) or not 0 <= amount < math.inf:
             return f"{amount!r:.40} of {name!r:.40} is no amount"

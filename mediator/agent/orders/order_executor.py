@@ -296,8 +296,8 @@ class OrderExecutor:
             policy = self._policy()
             most = most_vnodes(policy, request.resources)
             if request.workers is None and most is not None:
-                request = replace(request, at_most=min(request.at_most, max(1, most)))
-            judged = judge_resources(policy, request.workers or 1, request.resources)
+                request = replace(request, at_most=min(request.at_most, max(request.least, most)))
+            judged = judge_resources(policy, request.least, request.resources)
             enforce(self._site, judged)
         except MediatorError as error:
             return str(error)

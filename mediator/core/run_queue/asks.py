@@ -28,6 +28,8 @@ class RunAsk:
     """Of one vnode, by Ray's names."""
     workers: int | None = None
     """Vnodes at each site; None for as many as fit, up to `at_most`."""
+    at_least: int | None = None
+    """Of a gang that begins with so many, and grows up to `at_most` while others leave room."""
     at_most: int = 16
     count: int | None = None
     """Sites that it takes; None for all that are ready."""
@@ -43,7 +45,7 @@ class RunAsk:
 
     def at(self, total: Resources) -> Resources:
         """What it asks of a site of this size."""
-        vnodes = self.workers
+        vnodes = self.workers or self.at_least
         if vnodes is None:
             fit = Resources.of(self.vnode).copies_in(total)
             vnodes = max(1, min(self.at_most, fit))
@@ -52,12 +54,15 @@ class RunAsk:
     def in_words(self) -> str:
         """Its part at one site, such as `2 vnodes of 1 CPU`."""
         number = f"up to {self.at_most}" if self.workers is None else str(self.workers)
+        if self.at_least is not None:
+            number = f"{self.at_least} to {self.at_most}"
         return f"{number} vnode{'' if number == '1' else 's'} of {Resources.of(self.vnode)}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "vnode": dict(self.vnode),
             "workers": self.workers,
+            "at_least": self.at_least,
             "at_most": self.at_most,
             "count": self.count,
             "min_sites": self.min_sites,
@@ -91,6 +96,7 @@ class RunAsk:
         return cls(
             vnode=vnode,
             workers=_number(values, "workers"),
+            at_least=_number(values, "at_least"),
             at_most=_number(values, "at_most") or cls().at_most,
             count=_number(values, "count"),
             min_sites=_number(values, "min_sites"),

@@ -108,11 +108,6 @@ TEAM = ClusterId("team")
             id="more nodes of what kind",
         ),
         pytest.param(
-            lambda: VirtualCluster(fixed_size_nodes=(UP_TO_4,)).groups(),
-            "a gang keeps its number of nodes",
-            id="a gang does not grow",
-        ),
-        pytest.param(
             lambda: VirtualCluster(fixed_size_nodes=(UP_TO_4,)).request("a", parent=TEAM),
             "max_nodes: wanted no more than the given nodes inside virtual cluster 'team'",
             id="nothing grows inside another virtual cluster",

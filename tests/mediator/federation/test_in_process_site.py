@@ -34,6 +34,18 @@ def in_process(
             (4,), GangRequest(name="g", resources={"CPU": 1.0}, workers=3), 3, id="as asked"
         ),
         pytest.param((4,), GangRequest(name="g", resources={"CPU": 1.0}), 4, id="as many as fit"),
+        pytest.param(
+            (4,),
+            GangRequest(name="g", resources={"CPU": 1.0}, at_least=2, at_most=3),
+            3,
+            id="a range",
+        ),
+        pytest.param(
+            (4,),
+            GangRequest(name="g", resources={"CPU": 1.0}, at_least=2, at_most=9),
+            4,
+            id="a range of which a part fits",
+        ),
         pytest.param((64,), GangRequest(name="g", resources={"CPU": 1.0}), 16, id="at most 16"),
         pytest.param(
             (4, 4),

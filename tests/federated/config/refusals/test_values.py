@@ -105,6 +105,26 @@ ONE_PROBLEM = [
         id="a number out of range is one problem where a word would do too",
     ),
     pytest.param(
+        GOOD + "resources:\n  workers: [2, 8]\n",
+        ("x.yaml:13", "resources.workers", "the list [2, 8]", "or a section with: min, max", ""),
+        id="a list is no range",
+    ),
+    pytest.param(
+        GOOD + "resources:\n  workers: {min: 8, max: 2}\n",
+        ("x.yaml:13", "resources.workers.max", "2, below `min`", "at least 8", ""),
+        id="a range that ends before it begins is refused",
+    ),
+    pytest.param(
+        GOOD + "resources:\n  workers: {min: 2}\n",
+        ("x.yaml:13", "resources.workers.max", "it is missing", WHOLE, ""),
+        id="a range has both ends",
+    ),
+    pytest.param(
+        GOOD + "resources:\n  workers: {min: x, max: 2}\n",
+        ("x.yaml:13", "resources.workers.min", 'the text "x"', WHOLE, ""),
+        id="what is wrong inside a section is told there, not of the types beside it",
+    ),
+    pytest.param(
         GOOD + "outputs: [runs]\n",
         ("x.yaml:12", "outputs", 'the list ["runs"]', "a section with: folder", ""),
         id="a list is not a section",

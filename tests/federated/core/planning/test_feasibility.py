@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,13 @@ THREE = [site("c", 2), site("a", 2), site("b", 2)]
             [site("a", 64)], gang(None, CPU=1), SitesWish(), {"a": 16}, id="at most sixteen"
         ),
         pytest.param(
+            [site("a", 64), site("b", 2), site("c", 1)],
+            replace(gang(None, CPU=1), at_least=2, at_most=8),
+            SitesWish(least=1),
+            {"a": 8, "b": 2},
+            id="a range: at sites that hold its least",
+        ),
+        pytest.param(
             [site("a", 4), site("b", 1)],
             gang(2, CPU=1),
             SitesWish(least=1),
@@ -88,6 +96,14 @@ def test_a_gang_that_fits_has_its_vnodes(
             "a, b and c hold at most 2 each",
             ["resources.workers=2"],
             id="too many workers: as many as the smallest site holds",
+        ),
+        pytest.param(
+            THREE,
+            replace(gang(None, CPU=1), at_least=4, at_most=8),
+            SitesWish(),
+            "a, b and c hold at most 2 each",
+            ['resources.workers={"min": 2, "max": 8}'],
+            id="too many workers at least: a range from what the smallest site holds",
         ),
         pytest.param(
             [site("a", 4), site("b", 1)],

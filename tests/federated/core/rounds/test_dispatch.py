@@ -436,3 +436,65 @@ def test_everything_is_done_once_if_nobody_dies_too_often(
             dispatcher.done(worker, work)
             done.append(work)
     assert sorted(done) == list(range(works))
+
+
+def test_a_worker_under_notice_gets_no_more_work_but_what_is_bound_to_it() -> None:
+    dispatcher = up(2)
+    dispatcher.submit([0, 1])
+    assert dispatcher.follow([0, 1], leaving=[1]) == []
+    assert sent(dispatcher.submit([2])) == [(0, 2)]
+    assert sent(dispatcher.submit([3], worker=1)) == [(1, 3)]
+    assert dispatcher.usable() == (0,)
+    dispatcher.done(1, 1)
+    assert not dispatcher.rests(1)
+    dispatcher.done(1, 3)
+    assert dispatcher.rests(1)
+
+
+def test_a_notice_that_is_withdrawn_lets_a_worker_go_on() -> None:
+    dispatcher = up(2)
+    dispatcher.follow([0, 1], leaving=[1])
+    dispatcher.submit(range(5))
+    assert sent(dispatcher.follow([0, 1])) == [(1, 2), (1, 3)]
+
+
+def test_what_a_worker_had_that_left_goes_first_to_others_and_is_no_loss() -> None:
+    dispatcher = up(2, limit=0)
+    dispatcher.submit([0, 1, 2, 3, 4])
+    assert dispatcher.follow([0]) == []
+    assert sent(dispatcher.done(0, 0)) == [(0, 1)]
+    assert sent(dispatcher.done(0, 2)) == [(0, 3)]
+
+
+def test_nothing_goes_to_one_that_leaves_at_the_same_time_and_without_any_work_waits() -> None:
+    dispatcher = up(3)
+    dispatcher.submit([0, 1, 2])
+    assert sent(dispatcher.follow([0])) == [(0, 1)], "and nothing to 1 or 2"
+    assert dispatcher.follow([]) == []
+    assert not dispatcher.idle
+    assert dispatcher.follow([5]) == [StartWorker(5)]
+    assert sent(dispatcher.ready(5)) == [(5, 0), (5, 1)]
+
+
+@pytest.mark.parametrize(
+    ("left", "moves", "then"),
+    [
+        pytest.param([0], True, ([(0, 7)], []), id="what may move goes to another worker"),
+        pytest.param([0], False, ([], [7]), id="what may not is given up"),
+    ],
+)
+def test_work_that_is_bound_to_a_worker_that_left(
+    left: list[int], moves: bool, then: tuple[list[tuple[int, int]], list[int]]
+) -> None:
+    dispatcher = up(2)
+    dispatcher.submit([7], worker=1, moves=moves)
+    actions = dispatcher.follow(left)
+    assert (sent(actions), given_up(actions)) == then
+    late = dispatcher.submit([8], worker=1, moves=moves)
+    assert (len(sent(late)), given_up(late)) == ((1, []) if moves else (0, [8]))
+
+
+def test_work_that_may_move_goes_at_once_to_another_worker_than_one_under_notice() -> None:
+    dispatcher = up(2)
+    dispatcher.follow([0, 1], leaving=[1])
+    assert sent(dispatcher.submit([7], worker=1, moves=True)) == [(0, 7)]

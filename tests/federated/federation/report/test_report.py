@@ -97,6 +97,31 @@ def test_several_sites_are_named() -> None:
     assert remark("worker_lost", lost) == "worker 1 of site_2 was lost (it died)"
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("worker_joined", {}, "worker 3 of rome joins"),
+        (
+            "worker_notice",
+            {"seconds": 9.6, "reason": "for asr"},
+            "worker 3 of rome leaves within 9.6 s (for asr)",
+        ),
+        (
+            "worker_notice",
+            {"reason": "for asr"},
+            "worker 3 of rome leaves once it is idle (for asr)",
+        ),
+        (
+            "worker_left",
+            {"reason": "for asr", "held": ["training 2 clients of round 4"]},
+            "worker 3 of rome has left (for asr); trains again: training 2 clients of round 4",
+        ),
+    ],
+)
+def test_workers_that_come_and_leave_are_told(name: str, more: dict[str, Any], said: str) -> None:
+    assert remark(name, {"site": "rome", "worker": 3, **more}) == said
+
+
 def test_a_machine_that_compiles_is_told_with_its_site() -> None:
     """Three sites of one machine, or of one host name, are three lines that differ."""
     about = {"host": "vm", "what": "the training"}

@@ -45,6 +45,9 @@ class Workers:
             if piece.on_sent is not None:
                 piece.on_sent(where)
 
+    def may_leave(self, worker: int) -> bool:
+        return False
+
     def withdraw(self, pieces: Sequence[WorkerCall]) -> None:
         """The last that is not done waits yet; the others are being trained."""
         waiting = [piece for piece in pieces if not piece.answer.done()][self.size :]

@@ -134,7 +134,7 @@ def test_a_worker_hands_its_sum_up_with_its_only_piece(
 
     monkeypatch.setattr(WorkerPool, "submit", submitting)
     lab.run(resources__workers=2, federation__rounds=1)
-    assert [piece.args[-1] for piece in sent] == [at_once] * parts
+    assert [piece.args_at(0) for piece in sent] == [(at_once,)] * parts
 
 
 def test_the_pace_is_what_workers_needed_for_the_samples_of_the_round(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fedpilot.fabric import Gang, Standing
-from fedpilot.fabric.gangs import Slot
+from fedpilot.fabric import Gang, Standing, VNodeId
 from fedpilot.federated.site.workers import gang_watch
 from fedpilot.federated.site.workers.pool import WorkerPool
 from pools import SOON_S, Setting, answers, piece
@@ -20,19 +20,16 @@ class Claimed:
     """The places of a gang that others claim."""
 
     def __init__(self, gang: Gang) -> None:
-        self._slots = [(vnode, *gang._slots[vnode.id]) for vnode in gang.vnodes]
+        self.slots = gang.slots
         self.now = Standing()
         self.left = threading.Event()
         gang.shared, gang._shared = True, self
 
     def standing(self) -> Standing:
-        return self.now
+        return replace(self.now, slots=self.slots)
 
-    def leave(self) -> None:
+    def leave(self, node: VNodeId | None = None) -> None:
         self.left.set()
-
-    def slots(self) -> list[Slot]:
-        return self._slots
 
 
 def claimed(setting: Setting, *args: Any, **options: Any) -> tuple[WorkerPool, Claimed]:

@@ -14,8 +14,16 @@ from fedpilot.mediator.wire.messages import BadMessage
 SOUND = GangRequest(name="g", resources={"CPU": 1.0})
 
 
-def test_what_is_sound_is_taken_as_it_is() -> None:
-    assert gang_of(SOUND.to_json()) == SOUND
+RANGE = GangRequest(name="g", resources={"CPU": 1.0}, at_least=2, at_most=8)
+
+
+@pytest.mark.parametrize("asked", [SOUND, RANGE])
+def test_what_is_sound_is_taken_as_it_is(asked: GangRequest) -> None:
+    assert gang_of(asked.to_json()) == asked
+
+
+def test_sites_of_earlier_versions_get_no_key_that_they_do_not_know() -> None:
+    assert "at_least" not in SOUND.to_json()
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "lease_s"])
@@ -35,6 +43,10 @@ def test_times_have_an_end(name: str, asked: float) -> None:
         pytest.param({"workers": 1.5}, id="one and a half"),
         pytest.param({"workers": True}, id="true"),
         pytest.param({"at_most": 0}, id="none at most"),
+        pytest.param({"at_least": 0}, id="none at least"),
+        pytest.param({"at_least": "2"}, id="a least number in words"),
+        pytest.param({"at_least": 9, "at_most": 8}, id="a range that ends before it begins"),
+        pytest.param({"at_least": 2, "workers": 2}, id="a range and a number"),
         pytest.param({"resources": {"CPU": -1.0}}, id="less than nothing"),
         pytest.param({"resources": {"CPU": math.inf}}, id="without end"),
         pytest.param({"resources": {"CPU": math.nan}}, id="no number"),

@@ -25,6 +25,13 @@ def test_an_ask_for_as_many_as_fit_depends_on_the_site() -> None:
         assert ask.at(Resources.of({"CPU": cpus})) == Resources.of({"CPU": wanted})
 
 
+def test_an_ask_for_a_range_needs_its_least_at_every_site() -> None:
+    ask = RunAsk(vnode={"CPU": 2.0}, at_least=2, at_most=8)
+    assert RunAsk.from_json(json.loads(json.dumps(ask.to_json()))) == ask
+    assert ask.at(Resources.of({"CPU": 64})) == Resources.of({"CPU": 4})
+    assert ask.in_words() == "2 to 8 vnodes of 2 CPU"
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -35,6 +42,7 @@ def test_an_ask_for_as_many_as_fit_depends_on_the_site() -> None:
         pytest.param({"vnode": {"": 1}}, id="a resource without a name"),
         pytest.param({"workers": 0}, id="no worker"),
         pytest.param({"workers": 10**9}, id="a billion workers"),
+        pytest.param({"at_least": 0}, id="a range from none"),
         pytest.param({"count": True}, id="a truth for a number"),
         pytest.param({"required": "a"}, id="a site that is no list"),
         pytest.param({"required": [1]}, id="a number for a site"),
