@@ -285,7 +285,9 @@ class VirtualClusterManager:
         try:
             if parent != ROOT:
                 queue = {}
-            found = clusters.create(name, spec, parent=parent, wait_s=timeout_s, **queue)
+            found = clusters.create(
+                name, spec, parent=parent, wait_s=timeout_s, says_what_ended=True, **queue
+            )
         except NameTaken as taken:
             raise GangExists(name) from taken
         except NeverFits as never:

@@ -74,6 +74,8 @@ class Entry:
     """The notices of its single nodes."""
     stopped: Notice | None = None
     """The last notice on which it left its places."""
+    says_what_ended: bool = False
+    """Whether its process says when all has ended on a node, where the manager sees no work."""
 
     @property
     def notices(self) -> tuple[Notice, ...]:

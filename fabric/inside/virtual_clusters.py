@@ -54,6 +54,7 @@ class VirtualClusters:
         detached: bool = False,
         with_process: bool = False,
         group: str | None = None,
+        says_what_ended: bool = False,
         **queue: Unpack[QueueOptions],
     ) -> Mapping[str, Any]:
         """Reserve a virtual cluster: it gets all its places at once, or waits.
@@ -61,8 +62,9 @@ class VirtualClusters:
         Returns its `id`, `state`, `reason`, `position` in the queue, and `asked_at`, after at most
         `wait_s` seconds. The virtual cluster then waits on, for at most `deadline_s` in all. It
         ends with this process's job unless it is `detached`, and if `with_process` also with this
-        process. `group` is the id for its placement group; `queue` says how it waits: `priority`,
-        and at the root `project`, `pool`, `priority_class` and `preemptible`. Raises SpecError,
+        process. `group` is the id for its placement group. With `says_what_ended` a node under
+        notice is not idle before `leave` names it. `queue` says how it waits: `priority`, and at
+        the root `project`, `pool`, `priority_class` and `preemptible`. Raises SpecError,
         NameTaken, NoSuchCluster for the parent, NeverFits, NotInTime.
         """
         import ray
@@ -81,6 +83,7 @@ class VirtualClusters:
             process=_worker() if with_process and not detached else None,
             asked_at=now,
             group=None if group is None else GroupId(group),
+            says_what_ended=says_what_ended,
         )
         end = time.monotonic() + wait_s
         while True:  # repeating a request does not queue it twice

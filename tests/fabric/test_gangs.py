@@ -287,6 +287,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> SharedCluster:
 def test_on_a_shared_ray_nodes_above_the_minimum_come_and_leave(shared: SharedCluster) -> None:
     gang = VirtualClusterManager(shared).reserve(elastic(2, 4), name="run")
     assert gang.elastic
+    assert shared.manager.waits_for_ends, "the manager sees no work of a gang"
     assert [vnode.id for vnode in gang.vnodes] == ["run/0", "run/1"]
     shared.manager.grow()
     came, left = gang.follow(gang.standing())

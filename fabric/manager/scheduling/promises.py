@@ -158,16 +158,16 @@ def _leaving(
         notice.claimant or id
         for id, notice in notices
         if not (notice.stops and notice.at <= now)
-        if not (notice.ready and _is_idle(notice, ledger))
+        if not _has_ended(notice, ledger)
     }
     return ((id, notice) for id, notice in notices if (notice.claimant or id) not in late)
 
 
 def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:
     """Whether a node has not become idle that leaves only if it does."""
-    return not notice.stops and notice.at <= now and not _is_idle(notice, ledger)
+    return not notice.stops and notice.at <= now and not _has_ended(notice, ledger)
 
 
-def _is_idle(notice: Notice, ledger: Ledger) -> bool:
-    """Whether nothing runs on the node that leaves."""
-    return notice.node is None or not ledger.carved(notice.node)
+def _has_ended(notice: Notice, ledger: Ledger) -> bool:
+    """Whether nothing runs any more on what leaves."""
+    return notice.ready and (notice.node is None or not ledger.carved(notice.node))

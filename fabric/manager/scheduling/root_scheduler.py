@@ -431,7 +431,7 @@ class RootScheduler:
                 rule=str(decision.reason.rule),
                 reason=decision.reason.text,
                 node=node,
-                ready=not stops,
+                ready=not stops and not entry.says_what_ended,
                 stops=stops,
             )
             before = leaving_of(entry, self._state.ledger)

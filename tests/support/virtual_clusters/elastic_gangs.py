@@ -59,11 +59,16 @@ class Manager(VirtualClusters):
         self.left: list[str | None] = []
         """Nodes on which all has ended, as the gang said; None: everywhere."""
         self.leaves_when_ended = True
+        self.waits_for_ends = False
+        """Whether the gang says when all has ended on a node."""
 
     # -- what a gang asks -----------------------------------------------------------------------
 
-    def create(self, name: str, spec: VirtualCluster, **_: Any) -> Mapping[str, Any]:
+    def create(
+        self, name: str, spec: VirtualCluster, *, says_what_ended: bool = False, **_: Any
+    ) -> Mapping[str, Any]:
         self._name, self._spec = name, spec
+        self.waits_for_ends = says_what_ended
         self._hold_minimum()
         return self.show(name)
 

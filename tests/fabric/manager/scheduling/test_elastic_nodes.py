@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedpilot.fabric.core.cluster_state import Entry
@@ -384,6 +385,24 @@ class TestWithoutAFile:
         world.reconciler.router.done([work.id for work in works if work.vnode == node])
         await world.passes(1)
         assert world.state("next") == "active"
+        assert not world.wrong()
+
+    @story
+    async def test_a_node_whose_work_the_manager_does_not_see_leaves_once_all_is_said_to_have_ended(
+        self, world: World
+    ) -> None:
+        await world.begins(*two())
+        await world.create(replace(elastic("grows", 8, 1, 1), says_what_ended=True))
+        await world.passes(1)
+        await world.create(asks("next", nodes(1)))
+        await world.passes(60)
+        assert world.state("next") == "waiting", "also once the first notice was withdrawn"
+        (node,) = map(VNodeId, leaving(world, "grows"))
+        assert len(held(world, "grows")) == 8
+        world.reconciler.admission.root.leave(ClusterId("grows"), node)
+        await world.passes(1)
+        assert world.state("next") == "active"
+        assert len(held(world, "grows")) == 7
         assert not world.wrong()
 
     @story
