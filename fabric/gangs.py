@@ -138,7 +138,9 @@ class Gang:
         before = self._carriers
         self._hold(standing.slots)
         kept = {
-            id for id, (group, _) in self._carriers.items() if before.get(id, _NONE)[0] is group
+            id
+            for id, (group, _) in self._carriers.items()
+            if id in before and before[id][0] is group
         }
         came = tuple(vnode for vnode in self.vnodes if vnode.id not in kept)
         return came, tuple(id for id in before if id not in kept)
@@ -215,29 +217,12 @@ class VirtualClusterManager:
                 slots: Sequence[Slot] = shared.standing().slots
                 minimum = spec.minimum if spec.elastic else None
             else:
-                filled = self._filled(spec) if spec.elastic else spec
-                slots = self._by_ray(filled, name, timeout_s, undo)
+                slots = self._by_ray(filled(spec, self._cluster.machines()), name, timeout_s, undo)
 
             # 4. From here on the gang is responsible for the removal.
             made = Gang(name, slots, self._cluster, undo.pop_all(), shared, minimum)
             gang = self._gangs[name] = made
         return gang
-
-    def _filled(self, spec: VirtualCluster) -> VirtualCluster:
-        """The virtual cluster with as many nodes as fit an idle Ray, the first groups first."""
-        groups, machines = list(spec.node_groups), self._cluster.machines()
-
-        for at, least in enumerate(groups):
-
-            def too_many(count: int, at: int = at) -> bool:
-                grown = [each.group() for each in groups]
-                grown[at] = groups[at].resized(count).group()
-                return not isinstance(placement.fit_all(grown, machines), placement.Placement)
-
-            counts = range(len(least.nodes), (least.max_nodes or len(least.nodes)) + 1)
-            fitting = bisect_right(counts, False, key=too_many)
-            groups[at] = least.resized(counts[max(0, fitting - 1)])
-        return replace(spec, fixed_size_nodes=tuple(groups))
 
     def _by_ray(
         self, spec: VirtualCluster, name: str, timeout_s: float, undo: ExitStack
@@ -444,7 +429,27 @@ def check_feasible(spec: VirtualCluster, machines: Iterable[Machine], *, name: s
             return
 
 
-_NONE = (None, 0)
+def filled(spec: VirtualCluster, machines: Iterable[Machine]) -> VirtualCluster:
+    """The virtual cluster with all the nodes that these machines hold when idle, for good.
+
+    Its first groups grow first.
+    """
+    groups, there = list(spec.node_groups), tuple(machines)
+    for at, asked in enumerate(groups):
+        if not asked.elastic:
+            continue
+
+        def too_many(count: int, at: int = at) -> bool:
+            grown = [each.group() for each in groups]
+            grown[at] = groups[at].resized(count).group()
+            return not isinstance(placement.fit_all(grown, there), placement.Placement)
+
+        counts = range(len(asked.nodes), (asked.max_nodes or 0) + 1)
+        fitting = bisect_right(counts, False, key=too_many)
+        groups[at] = asked.resized(counts[max(0, fitting - 1)])
+    return replace(spec, fixed_size_nodes=tuple(groups))
+
+
 _WHY_NOT_YET: Mapping[GroupState, str] = {
     GroupState.PENDING: "it fits this cluster, but others hold the resources",
     GroupState.INFEASIBLE: "the cluster as it is now cannot hold it",
