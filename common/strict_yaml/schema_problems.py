@@ -213,7 +213,7 @@ def unknown_path(root: SectionType, path: Path) -> Located | None:
     """The problem of a dotted path that is not in the schema; None if it is."""
     annotation: Any = root
     for depth, step in enumerate(path):
-        section = section_in(annotation)
+        section = section_in(annotation) or section_among(annotation)
         if section is None:
             if get_origin(bare(annotation)) is dict:
                 return None

@@ -23,11 +23,17 @@ from fedpilot.common.strict_yaml.schema_problems import (
     UNUSABLE,
     Located,
     conflict_problem,
+    follow,
     problems_of,
     unknown_path,
     value_at,
 )
-from fedpilot.common.strict_yaml.wording import keys_of, may_be_none, value_in_words
+from fedpilot.common.strict_yaml.wording import (
+    keys_of,
+    may_be_none,
+    section_among,
+    value_in_words,
+)
 
 from ..errors import ConfigError
 from .schema import RunConfig
@@ -235,7 +241,8 @@ class _Draft:
     def _replace(self, path: Path, value: Any, place: tuple[int, str]) -> None:
         values = self.values
         for depth, step in enumerate(path[:-1], start=1):
-            if values.get(step) is None:
+            there = values.get(step)
+            if there is None or (not isinstance(there, dict) and _may_be_section(path[:depth])):
                 values[step] = {}
                 self.places[path[:depth]] = place
             values = values[step]
@@ -256,3 +263,9 @@ class _Draft:
                     continue
                 if value_at(self.values, path) is None:
                     value_at(self.values, path[:-1])[path[-1]] = {}
+
+
+def _may_be_section(path: Path) -> bool:
+    """Whether a key takes a section, besides other values."""
+    _, annotation, _ = follow(RunConfig, path)
+    return section_among(annotation) is not None

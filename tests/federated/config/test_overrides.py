@@ -9,6 +9,7 @@ import pytest
 
 from config_files import GOOD, WHOLE, problems, write
 from fedpilot.federated.config import load_config
+from fedpilot.federated.config.schema import WorkersRange
 
 OVERRIDES = [
     pytest.param(
@@ -74,6 +75,11 @@ OVERRIDES = [
         ("evaluation.early_stopping.patience", "the number 0", WHOLE, ""),
         id="a value in a section that the file does not have",
     ),
+    pytest.param(
+        "resources.workers.mim=2",
+        ("resources.workers.mim", "an unknown key", "one of: min, max", "resources.workers.min"),
+        id="a misspelt key of a value that may be a section",
+    ),
 ]
 
 
@@ -124,6 +130,12 @@ def test_a_broken_override_points_to_itself(
 )
 def test_an_override_is_read_as_yaml(tmp_path: Path, override: str, read: Any) -> None:
     assert read(load_config(write(tmp_path, GOOD), [override]))
+
+
+def test_overrides_make_a_section_of_a_value_that_may_be_one(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "resources:\n  workers: 3\n")
+    config = load_config(path, ["resources.workers.min=2", "resources.workers.max=4"])
+    assert config.resources.workers == WorkersRange(min=2, max=4)
 
 
 def test_the_last_of_two_overrides_wins(tmp_path: Path) -> None:
