@@ -23,7 +23,7 @@ from fedpilot.fabric import Gang, NotInstalled, Standing, WorkerFailed, WorkerLo
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from .gang_watch import GangWatch
+from .gang_watch import Death, GangWatch
 from .seats import Seat, Seats
 
 TICK_S = 1.0
@@ -108,8 +108,6 @@ class WorkerPool:
         """Of the worker that came up last."""
         self._leaving = self._away = False
         self._watcher = GangWatch(gang, self._standing_changed) if gang.shared else None
-        self._in_doubt: list[tuple[int, int, str]] = []
-        """Workers that died, perhaps since others have their places."""
         self._began = self._said_slow = clock()
 
     @property
@@ -328,12 +326,12 @@ class WorkerPool:
 
     # -- places that others claim -------------------------------------------------------------
 
-    def _standing_changed(self, standing: Standing) -> None:
-        """Called in the watcher's thread, at each change and after each doubt."""
-        self._inbox.put(lambda: self._stands(standing))
+    def _standing_changed(self, standing: Standing, deaths: Sequence[Death]) -> None:
+        """Called in the watcher's thread, at each change and after each death."""
+        self._inbox.put(lambda: self._stands(standing, deaths))
 
-    def _stands(self, standing: Standing) -> list[Action]:
-        doubts, self._in_doubt = self._in_doubt, []
+    def _stands(self, standing: Standing, deaths: Sequence[Death]) -> list[Action]:
+        """Follow the gang; workers that died and still have their places are lost."""
         if not standing.held:
             if not self._away:
                 self._take_away(standing.reason)
@@ -341,13 +339,13 @@ class WorkerPool:
         if self._away:
             return self._come_back(standing)
         moved = self._follow(standing) if self._gang.elastic else []
-        lost = [action for doubt in doubts for action in self._lost(*doubt, sure=True)]
-        lost = [*moved, *lost]
+        lost = [action for death in deaths for action in self._lost(*death, sure=True)]
+        actions = [*moved, *lost]
         if standing.leaves_in_s is None:
             if not self._leaving:
-                return lost
+                return actions
             self._leaving = False
-            return [*lost, *self._dispatcher.resume()]
+            return [*actions, *self._dispatcher.resume()]
         if not self._leaving:
             self._leaving = True
             self._dispatcher.pause()
@@ -355,7 +353,7 @@ class WorkerPool:
             self._on_event("gang_notice", told)
             self._on_notice()  # what it submits comes before the next message
             self._inbox.put(lambda: None)
-        return lost
+        return actions
 
     def _leave_what_is_done(self) -> None:
         """Give places up early where no worker is at work."""
@@ -417,8 +415,7 @@ class WorkerPool:
         if seat is None:
             return []
         if self._watcher is not None and not sure:
-            self._in_doubt.append((number, generation, reason))
-            self._watcher.look()
+            self._watcher.look(Death(number, generation, reason))
             return []
         held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
         self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from fedpilot.fabric import (
 from fedpilot.federated.errors import WorkersExhausted
 from fedpilot.federated.site.workers.pool import WorkerPool
 from pools import SOON_S, Setting, answers, piece
+from real_ray import eventually
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -141,6 +144,33 @@ def test_work_that_may_move_goes_to_another_worker(elastic: Elastic) -> None:
     hosted = piece("double", 4)
     pool.submit([hosted], worker=1, moves=True)
     assert answers([hosted]) == [8]
+
+
+def test_a_worker_that_died_after_the_manager_was_asked_is_asked_about_again(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the manager said before does not show that the worker still has its place."""
+    pool = elastic.pool()
+    elastic.grows(1)
+    manager, watcher = elastic.manager, pool._watcher
+    assert watcher is not None
+    show, late = manager.show, threading.Event()
+
+    def slow(name: str) -> Mapping[str, Any]:
+        found = show(name)
+        if not late.is_set():
+            late.set()
+            manager.take("g/1")
+            eventually(lambda: bool(watcher._deaths), SOON_S, "the death is reported")
+            return {**found, "leaves": {"at": 1e12, "claimant": "other", "reason": "it is"}}
+        return found
+
+    running = [piece("wait"), piece("wait")]
+    pool.submit(running)
+    monkeypatch.setattr(manager, "show", slow)
+    assert elastic.setting.next_event("worker_left")["worker"] == 1
+    elastic.gate.set()
+    assert answers(running) == ["waited", "waited"]
 
 
 def test_a_manager_that_is_away_costs_no_worker(
