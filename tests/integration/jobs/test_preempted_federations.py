@@ -90,15 +90,24 @@ def preempted(command: Command, folder: Path, number: int) -> None:
     command.wait_for("gang_regained")
 
 
+@pytest.mark.parametrize(
+    ("workers", "times"),
+    [
+        pytest.param("2", 2, id="whose workers stay together"),
+        pytest.param("{min: 2, max: 3}", 1, marks=pytest.mark.slow, id="with one that comes alone"),
+    ],
+)
 def test_a_preempted_federation_comes_back_with_the_same_bits(
-    folder: Path, undisturbed: dict[str, Any]
+    workers: str, times: int, folder: Path, undisturbed: dict[str, Any]
 ) -> None:
-    with fedpilot(["run", "config.yaml", "--json"], folder) as command:
-        for number in range(2):
+    with fedpilot(
+        ["run", "config.yaml", "--json", "--set", f"resources.workers={workers}"], folder
+    ) as command:
+        for number in range(times):
             preempted(command, folder, number)
         assert command.finish() == 0, command.error()
     names = [event["event"] for event in command.events]
-    assert names.count("gang_preempted") == names.count("gang_notice") == 2
+    assert names.count("gang_preempted") == names.count("gang_notice") == times
     assert "worker_lost" not in names
     finished = command.last("run_finished")
     assert finished["digest"] == undisturbed["digest"]

@@ -10,14 +10,14 @@ import pytest
 from fleet import RAY_PORT, Fleet, fleet
 from real_ray import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SITES = ("oslo", "rome")
 CONFIG = """
 federation: {{number_of_clients: 24, clients_per_round: 16, rounds: {rounds}}}
 model: {{model_type: mlp}}
 data: {{dataset_type: digits}}
-training: {{execution: sequential, number_of_epochs: 60, batch_size: 5, chunk_size: 4}}
+training: {{execution: sequential, number_of_epochs: 20, batch_size: 5, chunk_size: 4}}
 resources: {{workers: {workers}, worker_restarts: 0}}
 sites: {{count: 2}}
 """
@@ -73,3 +73,5 @@ def test_workers_come_and_leave_at_two_sites_with_the_same_bits(two: Fleet) -> N
     assert "worker_lost" not in {event["event"] for event in events}
     left = [event for event in events if event["event"] == "worker_left"]
     assert not any(event["held"] for event in left), "nothing was trained twice"
+    for site in SITES:
+        assert two.left_in_ray(site) == []
