@@ -94,7 +94,7 @@ def preempted(command: Command, folder: Path, number: int) -> None:
     ("workers", "times"),
     [
         pytest.param("2", 2, id="whose workers stay together"),
-        pytest.param("{min: 2, max: 3}", 1, marks=pytest.mark.slow, id="with one that comes alone"),
+        pytest.param("{min: 2, max: 3}", 1, marks=pytest.mark.soak, id="with one that comes alone"),
     ],
 )
 def test_a_preempted_federation_comes_back_with_the_same_bits(
