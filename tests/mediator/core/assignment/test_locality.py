@@ -173,7 +173,7 @@ def communities(nodes: int, outside: float) -> Adjacency:
     return Adjacency.of(nodes, ends, np.zeros((nodes, 8), dtype=np.int64))
 
 
-@pytest.mark.parametrize(("outside", "most"), [(0.45, 1.0), (1.0, 1.02)])
+@pytest.mark.parametrize(("outside", "most"), [(0.25, 1.0), (0.45, 1.0), (1.0, 1.02)])
 def test_a_graph_is_divided_often_only_if_that_cuts_fewer_edges(
     outside: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
