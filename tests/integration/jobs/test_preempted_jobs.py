@@ -14,9 +14,9 @@ from rays.jobs import clusters, ended, printed, processes, script, two_machines
 from rays.machines import PATIENCE_S
 from real_ray import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180), pytest.mark.own_process]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.own_process]
 
-GRACE_S = 30.0
+GRACE_S = 150.0
 TEAMS = {
     "projects": [
         {"name": "vision", "quota": {"default": {"CPU": 2}}},
