@@ -13,7 +13,7 @@ import pytest
 from census import census
 from real_ray import ENVIRONMENT, Command, eventually, fedpilot, ray_head
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIG = """
 federation:

@@ -10,7 +10,7 @@ import pytest
 from fleet import RAY_PORT, Fleet, fleet
 from real_ray import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 SITES = ("oslo", "rome")
 CONFIG = """
