@@ -113,7 +113,7 @@ def until(true: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-class Exchange:
+class TwoProjects:
     """Two projects on one Ray."""
 
     def __init__(self, folder: Path) -> None:
@@ -204,7 +204,7 @@ class Exchange:
 def child(times: int) -> Run:
     """Both by turns, in one Ray."""
     with machines(), tempfile.TemporaryDirectory() as folder:
-        exchange = Exchange(Path(folder))
+        exchange = TwoProjects(Path(folder))
         exchange.idle("first")  # to warm up
         found: dict[str, list[dict[str, float]]] = {"idle": [], "taken": []}
         for turn in range(times):

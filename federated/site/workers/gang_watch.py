@@ -15,7 +15,7 @@ LOOK_S = 1.0
 """Seconds between two looks."""
 
 
-class Death(NamedTuple):
+class WorkerDeath(NamedTuple):
     """A worker that died, perhaps since others have its place."""
 
     number: int
@@ -26,13 +26,15 @@ class Death(NamedTuple):
 class GangWatch:
     """Tells the standing of a gang whenever it has changed, and after each death of a worker."""
 
-    def __init__(self, gang: Gang, on_change: Callable[[Standing, Sequence[Death]], None]) -> None:
+    def __init__(
+        self, gang: Gang, on_change: Callable[[Standing, Sequence[WorkerDeath]], None]
+    ) -> None:
         """`on_change` gets a standing, and the deaths that had been reported before that look."""
         self._gang = gang
         self._on_change = on_change
         self._last = Standing(slots=gang.slots)
         self._closed = False
-        self._deaths: list[Death] = []
+        self._deaths: list[WorkerDeath] = []
         self._ended: set[VNodeId | None] = set()
         """Vnodes on which all has ended; None: all of them."""
         self._reported: set[VNodeId | None] = set()
@@ -44,7 +46,7 @@ class GangWatch:
         """Begin to look."""
         self._thread.start()
 
-    def look(self, death: Death) -> None:
+    def look(self, death: WorkerDeath) -> None:
         """Look now, and tell what is found even if nothing has changed."""
         with self._wake:
             self._deaths.append(death)

@@ -23,7 +23,7 @@ from fedpilot.fabric import Gang, NotInstalled, Standing, WorkerFailed, WorkerLo
 from ...core.proof.environment_diff import Facts, unlike
 from ...core.rounds.dispatch import AbandonWork, Action, Dispatcher, Send, StartWorker
 from ...errors import FederatedError, WorkerNotMade, WorkersExhausted
-from .gang_watch import Death, GangWatch
+from .gang_watch import GangWatch, WorkerDeath
 from .seats import Seat, Seats
 
 TICK_S = 1.0
@@ -326,11 +326,11 @@ class WorkerPool:
 
     # -- places that others claim -------------------------------------------------------------
 
-    def _standing_changed(self, standing: Standing, deaths: Sequence[Death]) -> None:
+    def _standing_changed(self, standing: Standing, deaths: Sequence[WorkerDeath]) -> None:
         """Called in the watcher's thread, at each change and after each death."""
         self._inbox.put(lambda: self._stands(standing, deaths))
 
-    def _stands(self, standing: Standing, deaths: Sequence[Death]) -> list[Action]:
+    def _stands(self, standing: Standing, deaths: Sequence[WorkerDeath]) -> list[Action]:
         """Follow the gang; workers that died and still have their places are lost."""
         if not standing.held:
             if not self._away:
@@ -415,7 +415,7 @@ class WorkerPool:
         if seat is None:
             return []
         if self._watcher is not None and not sure:
-            self._watcher.look(Death(number, generation, reason))
+            self._watcher.look(WorkerDeath(number, generation, reason))
             return []
         held = [self._pieces[work].what for work in self._dispatcher.doing(number)]
         self._on_event("worker_lost", {"worker": number, "reason": reason, "held": held})

@@ -138,7 +138,7 @@ class Manager(VirtualClusters):
             self._notices.pop(node, None)
 
     def take(self, node: str) -> None:
-        """A node leaves, whatever runs on it."""
+        """Take a node away, with the work on it."""
         with self._lock:
             group = self._nodes.pop(node, None)
             self._notices.pop(node, None)

@@ -74,7 +74,7 @@ def test_a_pool_whose_places_are_gone_goes_on_when_it_has_them_again(
     gate.set()
     places.now = Standing()
     assert pool._watcher is not None
-    pool._watcher.look(gang_watch.Death(0, 0, "an earlier worker died"))
+    pool._watcher.look(gang_watch.WorkerDeath(0, 0, "an earlier worker died"))
     assert setting.next_event("gang_regained") == {"workers": 2}
     assert answers(running) == ["waited", "waited", 6]
     assert "worker_lost" not in [kind for kind, _ in list(setting.events.queue)]
