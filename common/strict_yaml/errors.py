@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -67,6 +68,15 @@ def dotted(path: Path) -> str:
         else:
             text += f".{printable(step)}" if text else printable(step)
     return text
+
+
+def path_of(key: str) -> Path:
+    """The path of a key as `dotted` writes it."""
+    path: list[str | int] = []
+    for step in key.split("."):
+        name, *indices = re.split(r"\[(\d+)\]", step)
+        path += [name, *(int(index) for index in indices if index)]
+    return tuple(path)
 
 
 def printable(text: str, longest: int = LONGEST_VALUE) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from .errors import Path, Problem, dotted
+from .errors import Path, Problem, dotted, path_of
 from .wording import (
     Key,
     SectionType,
@@ -105,7 +105,7 @@ def _problems(root: SectionType, details: ErrorDetails, values: Any) -> Iterator
 
 def conflict_problem(conflict: Conflict, section: Path = ()) -> Located:
     """The problem of a broken rule in the section at a path."""
-    path = (*section, *conflict.key.split("."))
+    path = (*section, *path_of(conflict.key))
     return path, replace(conflict, key=dotted(path))
 
 

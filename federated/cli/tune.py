@@ -49,7 +49,7 @@ def tune(config: Path, overrides: Sequence[str], write: bool, as_json: bool) -> 
         found = load_config(config, overrides)
         if found.data.from_ is not None:
             fail("the data is at sites: run `tune` at one, with a config that loads it", BAD_INPUT)
-        if found.resources.gpus_per_worker:
+        if any(each.gpus_per_worker for each in found.resources.classes):
             fail("`tune` measures CPUs: leave out `resources.gpus_per_worker`", BAD_INPUT)
         try:
             tuned = measure(found, gather(found))

@@ -15,7 +15,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedpilot.common.strict_yaml.errors import BadFile, Path, Problem, dotted, printable
+from fedpilot.common.strict_yaml.errors import (
+    BadFile,
+    Path,
+    Problem,
+    dotted,
+    path_of,
+    printable,
+)
 from fedpilot.common.strict_yaml.reading import DEEPEST, LARGEST_FILE, read, text_of
 from fedpilot.common.strict_yaml.schema_problems import (
     MISSING,
@@ -56,7 +63,7 @@ def located(error: ConfigError, path: FilePath | str, overrides: Sequence[str] =
     draft.override(overrides)
     return ConfigError(
         [
-            replace(problem, where=problem.where or draft.place(tuple(problem.key.split(".")))[1])
+            replace(problem, where=problem.where or draft.place(path_of(problem.key))[1])
             for problem in error.problems
         ]
     )

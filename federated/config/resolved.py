@@ -2,7 +2,8 @@
 
 The identity covers the sections in `DECIDING_SECTIONS`, the seed, the threads of a worker, whether
 workers have GPUs, and the digests of code and data. Names, folders, numbers of workers, timeouts
-and the Ray cluster are no part of it: a run may be resumed with others.
+and the Ray cluster are no part of it: a run may be resumed with others. Vnode classes are part of
+it if they differ in threads or in having GPUs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pydantic import BaseModel
 from fedpilot.common.strict_yaml.wording import value_in_words
 from fedpilot.common.strict_yaml.writing import written
 
-from .schema import RunConfig
+from .schema import ResourcesConfig, RunConfig
 from .schema.learning import ADAPT_EVERY
+from .schema.vnode_classes import threads_of
 
 IDENTITY_FORMAT = 2
 """Incremented when the same config must get another identity."""
@@ -96,14 +98,32 @@ def deciding(config: RunConfig) -> dict[str, Any]:
     for name, usual in USUAL.items():
         if keys.get(name) == usual:
             del keys[name]
-    keys["resources.cpus_per_worker"] = config.resources.threads_per_worker
-    keys["resources.gpus_per_worker"] = config.resources.gpus_per_worker > 0
+    keys.update(_arithmetic(config.resources))
     if config.participation.over_sampling:  # the journal has the clients that counted
         keys["participation.over_sampling"] = config.participation.over_sampling
     if config.participation.late_updates == "carry":
         for name in ("late_updates", "staleness_exponent", "most_rounds_late"):
             keys[f"participation.{name}"] = getattr(config.participation, name)
     return keys
+
+
+def _arithmetic(resources: ResourcesConfig) -> Iterator[tuple[str, Any]]:
+    """What of the vnodes decides bits: classes only if they differ in it."""
+    first = resources.classes[0]
+    yield "resources.cpus_per_worker", threads_of(first)
+    yield "resources.gpus_per_worker", first.gpus_per_worker > 0
+    if resources.groups is not None and not resources.alike:
+        yield (
+            "resources.groups",
+            [
+                {
+                    "clients": each.clients and each.clients.model_dump(exclude_none=True),
+                    "cpus_per_worker": threads_of(each),
+                    "gpus_per_worker": each.gpus_per_worker > 0,
+                }
+                for each in resources.groups
+            ],
+        )
 
 
 def _flat(section: BaseModel, path: str) -> Iterator[tuple[str, Any]]:

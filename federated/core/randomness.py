@@ -62,6 +62,8 @@ class Purpose(IntEnum):
     """Clients of a group in one of its steps."""
     TOPOLOGY = 11
     """Graphs that are drawn at random."""
+    VNODE_CLASS = 12
+    """The vnode class of a client, where classes take shares of the clients."""
 
 
 def stream(seed: int, purpose: Purpose, *, round: int = 0, key: int = 0) -> np.random.Generator:

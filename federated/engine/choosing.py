@@ -117,13 +117,14 @@ def refusals(
     """The executions that the model's structure rules out, and why."""
     convolutions = any(layer.kind is LayerKind.CONVOLUTION for layer in facts.layers)
     weights = next(module.parameters()).dtype
+    on_cpus = where.device == "cpu" or where.also_cpu
     refused: dict[ExecutionKind, str] = {}
     for kind in kinds:
         if kind is ExecutionKind.COMPILED and where.device != "cpu":
             refused[kind] = CPU_ONLY
         elif kind is ExecutionKind.COMPILED and like.dtype != weights:
             refused[kind] = f"samples are {like.dtype}"
-        elif kind is ExecutionKind.MAPPED and where.device == "cpu" and convolutions:
+        elif kind is ExecutionKind.MAPPED and on_cpus and convolutions:
             refused[kind] = MATES_OF_CONVOLUTIONS
         else:
             try:

@@ -6,13 +6,15 @@ import gc
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
 from fedpilot.mediator import GangRequest
+from fedpilot.mediator.core.reservation import VNodeClass
 from fedpilot.mediator.core.run_queue import RunAsk
 
-from ..config.schema import RunConfig, WorkersRange
+from ..config.schema import ResourcesConfig, RunConfig, VNodeClassConfig, WorkersRange
 
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, Machine, RayCluster
@@ -27,17 +29,16 @@ PRELOAD = "fedpilot.federated.site.workers.node"
 def gang_request(config: RunConfig, *names: str) -> GangRequest:
     """A site's part of the gang, named after `names`."""
     resources = config.resources
-    each = {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
-    if resources.memory_per_worker is not None:
-        each["memory"] = float(resources.memory_per_worker)
-    workers, span = resources.workers, dict[str, int]()
-    if isinstance(workers, WorkersRange):
-        span = {"at_least": workers.min, "at_most": workers.max}
+    classes = [_vnode_class(each) for each in resources.classes]
+    several = resources.groups is not None
+    only = VNodeClass() if several else classes[0]
     return GangRequest(
         name="-".join([*names, secrets.token_hex(3)]),
-        resources={name: amount for name, amount in each.items() if amount},
-        workers=workers if isinstance(workers, int) else None,
-        **span,
+        resources=only.resources,
+        workers=only.workers,
+        at_least=only.at_least,
+        at_most=only.at_most,
+        groups=tuple(classes) if several else (),
         policy=SchedulingPolicy(resources.placement_group_strategy),
         timeout_s=resources.reserve_timeout,
         project=resources.project or "",
@@ -46,14 +47,32 @@ def gang_request(config: RunConfig, *names: str) -> GangRequest:
     )
 
 
+def _vnode_class(size: ResourcesConfig | VNodeClassConfig) -> VNodeClass:
+    """The vnodes of one size."""
+    each = {"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker}
+    if size.memory_per_worker is not None:
+        each["memory"] = float(size.memory_per_worker)
+    workers = size.workers
+    made = VNodeClass(
+        resources={name: amount for name, amount in each.items() if amount},
+        workers=workers if isinstance(workers, int) else None,
+    )
+    if isinstance(workers, WorkersRange):
+        made = replace(made, at_least=workers.min, at_most=workers.max)
+    if isinstance(size, VNodeClassConfig):
+        made = replace(made, name=size.name, labels=size.labels)
+    return made
+
+
 def run_ask(config: RunConfig) -> RunAsk:
     """What a run of this config asks of the sites of a mediator."""
     request, sites = gang_request(config), config.sites
     return RunAsk(
         vnode=request.resources,
-        workers=request.workers,
+        workers=request.least if request.groups else request.workers,
         at_least=request.at_least,
         at_most=request.at_most,
+        groups=request.groups,
         count=sites.count,
         min_sites=sites.min_sites,
         required=tuple(sites.required),
@@ -90,8 +109,12 @@ def begin_ray(config: RunConfig) -> RayCluster | None:
 
 def first_processes(request: GangRequest, machine: Machine) -> int:
     """Count the workers that a private Ray on this machine starts at once: those of the gang."""
-    each = Resources.of({"CPU": 1.0, **request.resources})["CPU"]
-    return min(machine.total["CPU"] // max(1, each), request.workers or request.at_most)
+    left, count = machine.total["CPU"], 0
+    for each in request.classes:
+        cpus = max(1, Resources.of({"CPU": 1.0, **each.resources})["CPU"])
+        held = min(left // cpus, each.most)
+        left, count = left - held * cpus, count + held
+    return count
 
 
 def enter_ray(

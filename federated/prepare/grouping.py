@@ -46,7 +46,7 @@ def groups_of(
         case "column":
             wanted = rule.column or ""
             if wanted not in columns:
-                raise _no_column(wanted, columns)
+                raise no_column("hierarchy.groups.column", wanted, columns)
             values, codes = np.unique(columns[wanted], return_inverse=True)
             kinds = most_frequent(codes.astype(np.int64), partition, here)
             names = values.tolist()
@@ -60,13 +60,14 @@ def groups_of(
     return grouped(kinds, names, partition, first=here.start)
 
 
-def _no_column(wanted: str, columns: Mapping[str, object]) -> ConfigError:
+def no_column(key: str, wanted: str, columns: Mapping[str, object]) -> ConfigError:
+    """The error of a column, named by a key, that the data set does not have."""
     there = ", ".join(sorted(columns))
     return ConfigError.about(
-        "hierarchy.groups.column",
+        key,
         found=f"`{wanted}`, which the data set was not loaded with",
         allowed=f"one of its columns: {there}"
         if there
         else "a data set that is loaded with columns, such as `npz` with its option `columns`; or "
-        "groups `by: label`",
+        "another rule",
     )

@@ -11,12 +11,14 @@ from fedpilot.fabric import Resources
 from fedpilot.mediator import GangRequest
 from fedpilot.mediator.core.assignment import Exchange, RoundWork
 
-from ..config.schema import RunConfig
+from ..config.schema import RunConfig, WorkersRange
+from ..config.schema.vnode_classes import device_of
 from ..core.execution.cost_model import NEWEST, costs_of
 from ..core.execution.facts import Execution, ExecutionKind, ModelFacts, bytes_per_client
 from ..core.planning.measured import Measured
 from ..core.planning.plan import UNKNOWN, Known, PlanInputs, PlannedMemory
 from ..core.planning.sites import GangWish, SitesWish
+from ..core.planning.vnode_classes import PlannedClass
 from ..core.population.sampling import Indices
 from ..core.rounds.exchange_costs import crossing_sizes
 from .assigning import strategy_of
@@ -38,12 +40,14 @@ GRAPHS_LOOKED_AT = 8
 
 def gang_wish(request: GangRequest) -> GangWish:
     """A site's part of a gang, as a plan sees it."""
+    several = bool(request.groups)
     return GangWish(
         each=Resources.of(request.resources),
         policy=request.policy,
         workers=request.workers,
-        at_least=request.at_least,
-        at_most=request.at_most,
+        at_least=request.least if several else request.at_least,
+        at_most=request.most if several else request.at_most,
+        classes=request.groups,
     )
 
 
@@ -82,6 +86,7 @@ def plan_inputs(
     if like is not None:
         work = _as_measured(work, like)
     mean = None if sizes is None else float(sizes.mean())
+    everybody = np.arange(inputs.population if counts else 0, dtype=np.int64)
     return PlanInputs(
         name=name,
         population=inputs.population,
@@ -94,7 +99,7 @@ def plan_inputs(
         lasting=graphs is None or not graphs.changes,
         pinned={} if union is None else union.pinned,
         labels=inputs.labels,
-        pace=_pace(config, inputs, facts, sizes, like),
+        pace=_pace(config, inputs, facts, sizes, like, device_of(config.resources.classes[0])),
         memory=_memory(config, inputs, facts, kept_bytes),
         bytes_source=(
             "tensors, without headers"
@@ -105,14 +110,52 @@ def plan_inputs(
         reassign_every=config.participation.reassign_every,
         state_bytes=crossing_sizes(inputs.initial, inputs.roles, pushes=federation.pushes).state,
         measured=like,
+        classes=_planned_classes(config, inputs, facts, sizes, like),
+        class_of=None if inputs.classes is None or not counts else inputs.classes.of(everybody),
     )
+
+
+def _planned_classes(
+    config: RunConfig,
+    inputs: RunInputs,
+    facts: ModelFacts | None,
+    sizes: Indices | None,
+    like: Measured | None,
+) -> tuple[PlannedClass, ...]:
+    """The vnode classes of a run; none if all vnodes are of one."""
+    groups, classes = config.resources.groups, inputs.classes
+    if groups is None:
+        return ()
+    parts = np.full(len(groups), 1 / len(groups))
+    if classes is not None:
+        parts = np.bincount(classes.of(_some_clients(inputs)), minlength=len(groups))
+    made = []
+    for each, part in zip(groups, parts / parts.sum(), strict=True):
+        span = (each.workers, each.workers)
+        if isinstance(each.workers, WorkersRange):
+            span = (each.workers.min, each.workers.max)
+        pace = _pace(config, inputs, facts, sizes, like, device_of(each)).value
+        made.append(
+            PlannedClass(
+                name=each.name,
+                least=span[0],
+                most=span[1],
+                part=float(part),
+                seconds_per_sample=pace,
+            )
+        )
+    return tuple(made)
 
 
 def _some_sizes(inputs: RunInputs) -> Indices:
     """The samples of clients that are evenly spaced."""
+    return inputs.data.partition.sizes(_some_clients(inputs))
+
+
+def _some_clients(inputs: RunInputs) -> Indices:
+    """Clients that are evenly spaced."""
     looked_at = min(inputs.population, LOOKED_AT)
-    places = np.arange(looked_at, dtype=np.int64) * inputs.population // looked_at
-    return inputs.data.partition.sizes(places)
+    return np.arange(looked_at, dtype=np.int64) * inputs.population // looked_at
 
 
 def _exchanges(config: RunConfig, graphs: Topology) -> tuple[Exchange, ...]:
@@ -141,6 +184,7 @@ def _pace(
     facts: ModelFacts | None,
     sizes: Indices | None,
     like: Measured | None,
+    device: str,
 ) -> Known:
     """The seconds of a vnode for a client's sample in a round, all epochs of it."""
     training = config.training
@@ -154,7 +198,7 @@ def _pace(
         return Known(None, f"{UNKNOWN}: this model's training is not estimated")
     from .execution.execution_choice import circumstances
 
-    where = circumstances(config, inputs)
+    where = replace(circumstances(config, inputs), device=device)
     way = Execution(ExecutionKind(training.execution), int(training.chunk_size))
     table = training.execution_model or NEWEST
     step_s = 1e-6 * costs_of([way], facts, where, table)[way]

@@ -11,6 +11,7 @@ from fedpilot.mediator import Payload
 
 from ..config.schema import RunConfig
 from ..core.population.shares import held, taken
+from ..core.population.vnode_classes import by_class
 from ..core.rounds.chunking import pieces
 from ..core.sums.partial import Tally
 from ..prepare.inputs.run_inputs import RunInputs
@@ -34,7 +35,12 @@ class Evaluator:
     ) -> None:
         """`check_company(what, clients)` refuses results over too few clients to leave."""
         self._batch = config.evaluation.batch_size
-        self._data = inputs.data
+        self._data, self._classes = inputs.data, inputs.classes
+        resources = config.resources
+        self._tests_on: str | None = None
+        """The vnode class that evaluates the test set, if it matters to the bits."""
+        if resources.groups is not None and not resources.alike:
+            self._tests_on = resources.groups[0].name
         self._cohorts, self._pool, self._models = cohorts, pool, models
         self._check_company = check_company
 
@@ -56,10 +62,16 @@ class Evaluator:
     def _test_pieces(self, model: SharedModel, what: str) -> list[WorkerCall]:
         samples, batch = len(self._data.test_y), self._batch
         batches = -(-samples // batch)
-        parts = min(batches, self._pool.size)
+        parts = min(batches, self._pool.size_of(self._tests_on))
         cuts = [min(samples, batches * i // parts * batch) for i in range(parts + 1)]
         return [
-            WorkerCall(method="evaluate_test", args=(start, stop), what=what, model=model)
+            WorkerCall(
+                method="evaluate_test",
+                args=(start, stop),
+                what=what,
+                model=model,
+                vnode_class=self._tests_on,
+            )
             for start, stop in itertools.pairwise(cuts)
         ]
 
@@ -74,8 +86,15 @@ class Evaluator:
         self._check_company(what, len(clients))
         costs = self._data.partition.sizes(clients)
         return len(clients), [
-            WorkerCall(method="evaluate_clients", args=(clients[part],), what=what, model=model)
-            for part in pieces(costs, self._pool.size, None)
+            WorkerCall(
+                method="evaluate_clients",
+                args=(clients[at[part]],),
+                what=what,
+                model=model,
+                vnode_class=vnode_class,
+            )
+            for vnode_class, at in by_class(self._classes, clients)
+            for part in pieces(costs[at], self._pool.size_of(vnode_class), None)
         ]
 
 

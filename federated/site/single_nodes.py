@@ -8,9 +8,9 @@ from typing import Any
 from fedpilot.mediator import Payload
 from fedpilot.mediator.federation.futures import done, then
 
-from ..core.population.partitions.partition import Partition
 from ..core.state import State, under
 from ..core.sums.partial import Tally
+from ..prepare.inputs.run_inputs import RunInputs
 from .node_placement import NodePlacement
 from .object_store import SharedModels
 from .orders import Answer, execution_of, tallied
@@ -29,12 +29,13 @@ class SingleNodes:
         models: SharedModels,
         published: PublishedStates,
         memory: ClientMemory,
-        partition: Partition,
+        inputs: RunInputs,
         idle_timeout_s: float,
     ) -> None:
         self._placement, self._pool, self._models, self._memory = placement, pool, models, memory
         self._published = published
-        self._partition, self._idle_timeout_s = partition, idle_timeout_s
+        self._partition, self._classes = inputs.data.partition, inputs.classes
+        self._idle_timeout_s = idle_timeout_s
 
     def materialize(self, order: Payload) -> Answer:
         """Have a worker load and keep a client's samples."""
@@ -123,7 +124,9 @@ class SingleNodes:
         call.on_sent = lambda worker: self._placement.bind(index, worker)
         self._placement.begin(index, f"{asked}() was called")
         call.answer.add_done_callback(lambda done: self._placement.end(index, done.exception()))
-        home = self._placement.home(index, self._pool.usable() or (0,))
+        if self._classes is not None:
+            call.vnode_class = self._classes.name_of(index)
+        home = self._placement.home(index, self._pool.usable(call.vnode_class))
         self._pool.submit([call], worker=home, moves=True)
         return then(call.answer, finish)
 

@@ -68,6 +68,7 @@ from .states.client_states import ClientStates
 from .workers.attempt import Attempt
 from .workers.node import FederatedNode, NodeSettings
 from .workers.pool import WorkerPool
+from .workers.vnode_classes import likes_of, made_of
 
 if TYPE_CHECKING:
     from ..core.topology.graphs import Topology
@@ -118,7 +119,7 @@ class FederatedWorkload:
         self._config = understood(spec.header)
         self._inputs = self._gathered(spec, site)
         self._paths = tuple(spec.header["paths"])
-        self._like = spec.header.get("like")
+        self._like = likes_of(spec.header)
         self._site, self._folder = site.name, site.folder
         self._needs = algorithm_of(self._config.federation).needs
         self._cohorts = Cohorts(self._config, self._inputs)
@@ -172,8 +173,8 @@ class FederatedWorkload:
             training=self._config.training,
             evaluation_batch=self._config.evaluation.batch_size,
             seed=self._config.run.random_seed,
-            threads=resources.threads_per_worker,
-            device="cuda" if resources.gpus_per_worker else "cpu",
+            threads=1,
+            device="cpu",
             paths=self._paths,
             code=self._code,
             needs=self._needs,
@@ -183,11 +184,12 @@ class FederatedWorkload:
         self._pool = WorkerPool(
             gang,
             FederatedNode,
-            (settings, gang.put(self._inputs.data)),
+            made_of(resources, settings, gang.put(self._inputs.data)),
             restarts=resources.worker_restarts,
             timeout_s=resources.worker_timeout,
             alike=self._config.run.reproducible == "strict",
             like=self._like,
+            compares_classes=resources.alike,
             on_event=self._on_pool_event,
             on_idle=lambda: self._nodes.evict_idle(),
             on_notice=self._rounds.hand_up,
@@ -202,7 +204,7 @@ class FederatedWorkload:
             self._models,
             published,
             self._memory,
-            self._inputs.data.partition,
+            self._inputs,
             resources.node_idle_timeout,
         )
         evaluator = Evaluator(
@@ -315,6 +317,7 @@ class FederatedWorkload:
             pace=self._pace,
             notify=self._notify,
             states=states,
+            classes=self._inputs.classes,
         )
 
     def _evaluate_nodes(self, order: Payload) -> Answer:

@@ -1,5 +1,7 @@
 """Reserves one gang over several sites in two phases, and decides which sites it needs later.
 
+A site's part has vnodes of one class or more: each class has one size, and its own numbers.
+
 All sites are asked at once to prepare their parts. If enough promise, those commit; otherwise all
 promises are released. A commit fails if the promise has lapsed or the site is gone. `reserve` is a
 generator: it yields `SiteStep`s to send together, and its caller sends it the answers.
@@ -7,11 +9,76 @@ generator: it yields `SiteStep`s to send together, and its caller sends it the a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any, Self
 
 from .links import LinkSpeed
+
+MOST_VNODES = 16
+"""Of a class, unless a request says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VNodeClass:
+    """The vnodes of one size in a site's part of a gang."""
+
+    name: str = ""
+    """Empty if it is the only class."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Of one vnode, by Ray's names."""
+    workers: int | None = None
+    """Vnodes; None for as many as fit, up to `at_most`."""
+    at_least: int | None = None
+    """Of a class whose vnodes above that number come and leave one by one, up to `at_most`."""
+    at_most: int = MOST_VNODES
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Conditions on the labels of the machines that carry them."""
+
+    @property
+    def least(self) -> int:
+        """The fewest vnodes with which the site can take part."""
+        return self.workers or self.at_least or 1
+
+    @property
+    def most(self) -> int:
+        """The most vnodes that the site may have."""
+        return self.workers or self.at_most
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be asked for; empty if it can."""
+        given = (self.workers, self.at_least)
+        counts = (self.at_most, *(count for count in given if count is not None))
+        if any(type(count) is not int or count < 1 for count in counts):
+            return "it is not for one vnode or more"
+        if (self.at_least or 1) > self.at_most:
+            return "its least number of vnodes is above its most"
+        if None not in given:
+            return "it is both for a number of vnodes and for a range"
+        for name, amount in self.resources.items():
+            if not is_number(amount) or not 0 <= amount < math.inf:
+                return f"{amount!r:.40} of {name!r:.40} is no amount"
+        texts = (self.name, *self.labels, *self.labels.values())
+        if not all(isinstance(text, str) for text in texts):
+            return "its name, or one of its labels, is no text"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Read one; TypeError or ValueError for none, also for a later version's."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"{values!r:.80} is no class of vnodes")
+        return cls(**values)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Verb(StrEnum):

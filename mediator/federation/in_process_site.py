@@ -11,15 +11,16 @@ from fedpilot.fabric import (
     FixedSizeNode,
     FixedSizeNodes,
     Gang,
+    SchedulingPolicy,
     VirtualCluster,
     VirtualClusterManager,
 )
 
-from ..core.reservation import Answer, Promise
+from ..core.reservation import Answer, Promise, VNodeClass
 from ..errors import SiteUnreachable
 from ..workload import Notify, Payload, SiteContext, SiteWorkload, load_workload
 from .futures import failed, in_future
-from .site import GangRequest, refusal
+from .site import CLASS_LABEL, GangRequest, refusal
 
 
 class InProcessSite:
@@ -40,17 +41,10 @@ class InProcessSite:
 
         The promise is the number of vnodes that are there at once.
         """
-        node, count, most = FixedSizeNode(resources=request.resources), request.least, None
-        if request.at_least is not None:
-            most = request.at_most
-        elif request.workers is None:
-            count = max(1, min(request.at_most, self._manager.most(node, request.policy)))
         try:
-            group = FixedSizeNodes(
-                nodes=(node,) * count, scheduling_policy=request.policy, max_nodes=most
-            )
+            groups = [self._nodes(each, request.policy) for each in request.classes]
             self._gang = self._manager.reserve(
-                VirtualCluster(fixed_size_nodes=(group,)),
+                VirtualCluster(fixed_size_nodes=tuple(groups)),
                 name=joined_name(request.name, self.name),
                 timeout_s=request.timeout_s,
                 project=request.project,
@@ -60,6 +54,20 @@ class InProcessSite:
         except FabricError as error:
             return refusal(self.name, error)
         return Promise(self.name, len(self._gang.vnodes))
+
+    def _nodes(self, asked: VNodeClass, policy: SchedulingPolicy) -> FixedSizeNodes:
+        """The vnodes of one class."""
+        node = FixedSizeNode(
+            resources=asked.resources,
+            parent_node_selector=asked.labels,
+            labels={CLASS_LABEL: asked.name} if asked.name else {},
+        )
+        count, most = asked.least, None
+        if asked.at_least is not None:
+            most = asked.at_most
+        elif asked.workers is None:
+            count = max(1, min(asked.at_most, self._manager.most(node, policy)))
+        return FixedSizeNodes(nodes=(node,) * count, scheduling_policy=policy, max_nodes=most)
 
     @in_future
     def commit(self) -> None:

@@ -85,14 +85,15 @@ def promised(
 
     What the promise says of the site's link completes what is known of that.
     """
-    least, most = request.at_least or 1, request.most
+    counted = request.elastic or bool(request.groups)
+    least, most = request.least if counted else 1, request.most
     match answer.kind:
         case "promised":
             vnodes = answer.header.get("vnodes")
             if type(vnodes) is int and least <= vnodes <= most:
                 declared = LinkSpeed.told(answer.header.get("link"))
                 return Promise(site, vnodes, (link or LinkSpeed()).or_else(declared))
-            asked = f"{least} to {most}" if request.at_least else f"the {most}"
+            asked = f"{least} to {most}" if request.elastic else f"the {most}"
             return Refusal(site, f"it promised {vnodes!r:.60} vnodes of {asked} asked for")
         case "refused":
             reason = str(answer.header.get("reason", "it gave no reason"))[:LONGEST_WHY]

@@ -1,7 +1,8 @@
 """What a run's configuration may say: every key, its type, its default and what it means.
 
 `learning` and `data` decide the bits of a run, `running` says where and with which sites; `rules`
-are those between sections, `values` what sections are made of. Unknown keys and wrong types are
+are those between sections, `vnode_classes` is what a gang is made of, and `values` what sections
+are. Unknown keys and wrong types are
 refused (strict, no coercion but int to float). `broken_rules` checks rules between keys and names
 the key to change. What needs the data or the model (more clients than samples) is checked in
 `prepare/inputs`, before anything starts.
@@ -18,6 +19,7 @@ from .data import Data
 from .learning import Evaluation, FederationConfig, Graph, Hierarchy, Model, Run, Training
 from .rules import (
     BETWEEN,
+    class_conflicts_of_run,
     graph_conflicts,
     hierarchy_conflicts,
     late_conflicts,
@@ -33,11 +35,12 @@ from .running import (
     Robustness,
     SitesConfig,
     Traffic,
-    WorkersRange,
 )
 from .values import Section
+from .vnode_classes import ClientsOfClass, VNodeClassConfig, WorkersRange
 
 __all__ = [
+    "ClientsOfClass",
     "Data",
     "Evaluation",
     "FederationConfig",
@@ -53,6 +56,7 @@ __all__ = [
     "SitesConfig",
     "Traffic",
     "Training",
+    "VNodeClassConfig",
     "WorkersRange",
 ]
 
@@ -96,6 +100,7 @@ class RunConfig(Section):
         for sections, conflicts in BETWEEN.items():
             yield from conflicts(*(getattr(self, name) for name in sections))
         yield from hierarchy_conflicts(self)
+        yield from class_conflicts_of_run(self)
         yield from graph_conflicts(self)
         yield from late_conflicts(self)
         yield from replica_conflicts(self)

@@ -78,6 +78,19 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
         )
 
 
+def class_conflicts_of_run(config: RunConfig) -> Iterator[Conflict]:
+    """The rules about what vnode classes cannot be combined with; keys from the top."""
+    if config.resources.groups is None:
+        return
+    if config.federation.topology == "hierarchical":
+        yield Conflict(
+            key="resources.groups",
+            found="`groups` with `topology: hierarchical`, where one worker trains a whole group of "
+            "clients, whose vnode classes may differ",
+            allowed="leave it out, or `topology: star`",
+        )
+
+
 GRAPH_STRATEGIES = ("dpsgd", "gossip", "push_sum")
 GRAPH_OPTIONS: Mapping[str, frozenset[str]] = {
     "degree": frozenset({"k_connected", "random_regular", "small_world"}),

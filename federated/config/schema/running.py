@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import Field
 
 from fedpilot.common.strict_yaml.schema_problems import Conflict
 from fedpilot.common.strict_yaml.wording import Words
-from fedpilot.common.text.amounts import counted, in_bytes
 
 from .values import Bytes, Fraction, NonNegativeFloat, Positive, PositiveFloat, Section
+from .vnode_classes import (
+    VNodeClassConfig,
+    WorkersRange,
+    class_conflicts,
+    device_of,
+    size_conflicts,
+    threads_of,
+)
 
-SMALLEST_MEMORY = 1_000_000
-"""Bytes; less is a size without its unit, since a worker with PyTorch takes over 200 MB."""
 ALONE = "local"
 """What the one site of a run is called that has no others."""
 SITES_IN_WORDS = Words(
@@ -45,21 +50,6 @@ class RayConfig(Section):
             )
 
 
-class WorkersRange(Section):
-    """How many workers a run needs, and how many it takes while they are free."""
-
-    min: Positive
-    """Workers that the run reserves together before anything trains."""
-    max: Positive
-    """The most workers; those above `min` come and leave one by one."""
-
-    def broken_rules(self) -> Iterator[Conflict]:
-        if self.min > self.max:
-            yield Conflict(
-                key="max", found=f"{self.max}, below `min`", allowed=f"at least {self.min}"
-            )
-
-
 class ResourcesConfig(Section):
     """The gang: fixed-size vnodes that the run reserves together before anything trains."""
 
@@ -74,6 +64,19 @@ class ResourcesConfig(Section):
     """GPUs of a vnode."""
     memory_per_worker: Bytes | None = Field(default=None, examples=["2GB"])
     """Memory of a vnode, in Ray's accounting; at least 1 MB."""
+    groups: Annotated[list[VNodeClassConfig], MinLen(1)] | None = Field(
+        default=None,
+        examples=[
+            [
+                {"name": "large", "workers": 1, "cpus_per_worker": 4, "clients": {"share": 0.2}},
+                {"name": "small", "workers": 4},
+            ]
+        ],
+    )
+    """Vnode classes, in the place of `workers`, `cpus_per_worker`, `gpus_per_worker` and
+    `memory_per_worker`: the gang has vnodes of each, and a client trains on those of its class
+    only. If the classes differ in threads, or in having GPUs, they decide bits, and the first one
+    evaluates the coordinator's test set. Left out: one class."""
     store_bytes: Bytes | None = Field(default=None, examples=["1GB"])
     """Memory for the models that a site keeps; more lie in files. Left out: 1 GiB for global models
     and what single clients publish, and for clients' models on a graph 30 % of the machine's
@@ -103,23 +106,27 @@ class ResourcesConfig(Section):
     """Which Ray the run uses."""
 
     @property
-    def threads_per_worker(self) -> int:
-        return max(1, int(self.cpus_per_worker))
+    def classes(self) -> tuple[ResourcesConfig | VNodeClassConfig, ...]:
+        """The sizes of its vnodes: those of `groups`, or the one of this section."""
+        return (self,) if self.groups is None else tuple(self.groups)
+
+    @property
+    def alike(self) -> bool:
+        """Whether a client gets the same bits on each of its vnodes."""
+        return len({(threads_of(each), device_of(each)) for each in self.classes}) == 1
 
     def broken_rules(self) -> Iterator[Conflict]:
-        if not (self.cpus_per_worker or self.gpus_per_worker):
-            yield Conflict(
-                key="cpus_per_worker",
-                found="a vnode without CPUs and GPUs",
-                allowed="one of the two above 0",
-            )
-        memory = self.memory_per_worker
-        if memory is not None and memory < SMALLEST_MEMORY:
-            yield Conflict(
-                key="memory_per_worker",
-                found=f"{counted(memory, 'byte')}, less than any worker needs",
-                allowed=f"at least {in_bytes(SMALLEST_MEMORY)}, with its unit, such as 2GB",
-            )
+        if self.groups is None:
+            yield from size_conflicts(self)
+            return
+        for key in ("workers", "cpus_per_worker", "gpus_per_worker", "memory_per_worker"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield Conflict(
+                    key=key,
+                    found=f"`{key}` together with `groups`",
+                    allowed=f"leave it out: each of `groups` has its own `{key}`",
+                )
+        yield from class_conflicts(self.groups)
 
 
 class SitesConfig(Section):

@@ -92,6 +92,8 @@ class Circumstances:
     memory: int = FIGURED_MEMORY
     """Bytes of a vnode's memory."""
     device: str = "cpu"
+    also_cpu: bool = False
+    """Whether clients of some vnode classes train on CPUs, and those of others on GPUs."""
 
 
 def bytes_per_client(model: ModelFacts, where: Circumstances) -> int:

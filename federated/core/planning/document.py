@@ -11,6 +11,7 @@ from fedpilot.mediator.core.assignment import size
 
 from .feasibility import Shortfall
 from .plan import Cut, Plan, PlannedReplicas, SitePlan
+from .vnode_classes import ClassPart
 
 FORMAT = 1
 DIGITS = 6
@@ -121,6 +122,16 @@ def _site(site: SitePlan) -> dict[str, Any]:
         },
         "kept_bytes": site.kept_bytes,
         "from": site.from_,
+        **({"vnode_classes": [_class(each) for each in site.classes]} if site.classes else {}),
+    }
+
+
+def _class(part: ClassPart) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "vnodes": part.vnodes,
+        "clients": part.clients,
+        "compute_seconds": _figure(part.seconds),
     }
 
 

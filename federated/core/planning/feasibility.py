@@ -68,6 +68,8 @@ def alternative(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -
     if not sites:
         return {}
     needed = _Needed(_least(sites, wish), frozenset(required))
+    if gang.classes:  # which class should be smaller is not decided here
+        return settings if settings and needed.workers(sites, gang, gang.each) else {}
     for each, changed in _sizes(sites, gang, needed):
         if workers := needed.workers(sites, gang, each):
             if gang.workers is not None and workers < gang.workers:
@@ -110,6 +112,8 @@ class _Needed:
         """The most workers of this size, the same number at enough sites; at most those asked."""
         most = {site.name: site.most(gang, each) for site in sites}
         enough = sorted(most.values(), reverse=True)[self.least - 1]
+        if gang.classes and min([enough, *(most[name] for name in self.required)]) < gang.least:
+            return 0
         return min([enough, gang.workers or gang.at_most, *(most[name] for name in self.required)])
 
 
@@ -171,12 +175,13 @@ def _wanted(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -> st
     """What is asked for, in words."""
     count = wish.count or len(sites)
     over = counted(count, "site") if count else "sites"
-    few = "at least " if gang.at_least is not None else ""
-    return f"{over} of {few}{counted(gang.least, 'worker')} ({gang.each} each)"
+    return f"{over} of {gang}"
 
 
 def _in_words(held: Mapping[str, int], gang: GangWish) -> str:
     """The vnodes that fit, in words."""
+    if gang.classes:
+        return f"{counted(len(held), 'site')} of {gang}"
     workers = sorted(set(held.values()))
     each = f"{workers[0]}" if len(workers) == 1 else f"{workers[0]} to {workers[-1]}"
     noun = "worker" if workers == [1] else "workers"

@@ -36,6 +36,7 @@ from ..rounds.exchange_costs import Crossings, crossings, states_alone
 from ..topology.covers import CoverOf, CrossingSizes, cheapest_cover
 from .measured import Measured
 from .sites import PlannedSite
+from .vnode_classes import ClassPart, PlannedClass, as_slow_as, by_class, class_parts
 
 ROUND_ROBIN = "round_robin"
 UNKNOWN = "not known"
@@ -94,6 +95,10 @@ class PlanInputs:
     """Of what replicas and moves carry of each client."""
     measured: Measured | None = None
     """What another run measured, if the plan follows it."""
+    classes: Sequence[PlannedClass] = ()
+    """The vnode classes, if there are several."""
+    class_of: Indices | None = None
+    """(clients,): the number of each client's class, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,8 @@ class SitePlan:
     kept_bytes: int
     """Of its clients' models."""
     from_: str
+    classes: tuple[ClassPart, ...] = ()
+    """Of each vnode class, if there are several."""
 
     @property
     def seconds(self) -> float | None:
@@ -244,6 +251,7 @@ def planned(
     vnodes = {**dict.fromkeys(assignment.shares, 0), **vnodes}
     capacity = capacities(inputs, sites, vnodes)
     costs = _costs(inputs, capacity, assignment.shares)
+    of_classes = _class_parts(inputs, capacity, assignment.shares)
     seconds = float(np.mean([cost.seconds for cost in costs]))
     timed = _is_timed(costs, capacity)
     known = {site.name: site for site in sites}
@@ -255,6 +263,7 @@ def planned(
             costs,
             inputs.memory,
             pinned=size(assignment.pinned.get(each.name, ())),
+            classes=of_classes[at] if of_classes else (),
         )
         for at, each in enumerate(capacity)
     )
@@ -334,16 +343,47 @@ def _costs(
     inputs: PlanInputs, sites: Sequence[SiteCapacity], shares: Mapping[str, Share]
 ) -> list[RoundCost]:
     """What each of the first rounds costs; one, if all cost the same."""
+    whole = _whole(inputs, sites, shares)
+    if of_classes := _class_parts(inputs, sites, shares):
+        each = zip(sites, of_classes, whole.samples * inputs.work.trained, strict=True)
+        sites = [as_slow_as(site, parts, float(samples)) for site, parts, samples in each]
     if inputs.exchanges or inputs.work.samples is not None:
         placed = places_of(shares, sites, inputs.population)
         graphs: Sequence[Exchange | None] = inputs.exchanges or (None,)
         counted = inputs.work.samples is not None
         loads = [_load(inputs.work, placed, len(sites), graph) for graph in graphs]
         return [cost_of(load, sites, inputs.work, samples_known=counted) for load in loads]
+    return [cost_of(whole, sites, inputs.work, samples_known=inputs.mean_samples is not None)]
+
+
+def _whole(
+    inputs: PlanInputs, sites: Sequence[SiteCapacity], shares: Mapping[str, Share]
+) -> SiteLoads:
+    """The clients of each site, and their samples, as far as they are known."""
+    if inputs.work.samples is not None:
+        placed = places_of(shares, sites, inputs.population)
+        return SiteLoads.of(placed, len(sites), inputs.work, None)
     clients = np.array([size(shares.get(site.name, ())) for site in sites], dtype=np.int64)
-    mean = inputs.mean_samples
-    load = SiteLoads(clients, (clients * (mean or 0.0)).astype(np.float64), None)
-    return [cost_of(load, sites, inputs.work, samples_known=mean is not None)]
+    return SiteLoads(clients, (clients * (inputs.mean_samples or 0.0)).astype(np.float64), None)
+
+
+def _class_parts(
+    inputs: PlanInputs, sites: Sequence[SiteCapacity], shares: Mapping[str, Share]
+) -> list[tuple[ClassPart, ...]]:
+    """What each vnode class does in a round at each site; empty if there is one class only."""
+    if not inputs.classes:
+        return []
+    whole, of, work = _whole(inputs, sites, shares), inputs.class_of, inputs.work
+    placed = None if of is None else places_of(shares, sites, inputs.population)
+    clients = by_class(placed, of, whole.clients, inputs.classes)
+    samples = None
+    if work.samples is not None:
+        samples = by_class(placed, of, whole.samples, inputs.classes, work.samples)
+    elif inputs.mean_samples is not None:
+        samples = clients * inputs.mean_samples
+    if samples is not None:
+        samples = samples * work.trained
+    return class_parts(sites, inputs.classes, clients, samples, inputs.pace.value)
 
 
 def _load(work: RoundWork, placed: Indices, sites: int, exchange: Exchange | None) -> SiteLoads:
@@ -372,6 +412,7 @@ def _site_plan(
     memory: PlannedMemory,
     *,
     pinned: int,
+    classes: tuple[ClassPart, ...],
 ) -> SitePlan:
     parts = [cost.sites[at] for cost in costs]
     first, link = parts[0], capacity.link
@@ -403,6 +444,7 @@ def _site_plan(
         link=link,
         kept_bytes=first.clients * memory.model_bytes_of_client,
         from_="" if site is None else site.from_,
+        classes=classes,
     )
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fedpilot.common.text.amounts import counted
 from fedpilot.fabric.core.places.placement import Misfit, fit, most
 from fedpilot.fabric.core.records import Bundle, Machine, SchedulingPolicy
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.mediator.core.links import LinkSpeed
+from fedpilot.mediator.core.reservation import VNodeClass
+
+from .vnode_classes import in_words, most_together, why_not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +20,21 @@ class GangWish:
     """The vnodes that a run asks each of its sites for."""
 
     each: Resources
-    """Of one vnode."""
+    """Of one vnode; empty if there are several classes."""
     policy: SchedulingPolicy
     workers: int | None
     """None for as many as fit, up to `at_most`."""
     at_least: int | None = None
     """Of a gang whose vnodes above that number come and leave."""
     at_most: int
+    classes: tuple[VNodeClass, ...] = ()
+    """Its vnode classes, if there are several; the numbers above are those of all together."""
+
+    def __str__(self) -> str:
+        few = "at least " if self.at_least is not None and self.at_least < self.at_most else ""
+        if self.classes:
+            return f"{few}{in_words(self.classes)}"
+        return f"{few}{counted(self.least, 'worker')} ({self.each} each)"
 
     @property
     def least(self) -> int:
@@ -59,12 +71,16 @@ class PlannedSite:
         """How many vnodes fit when the site is idle; of size `each`, if it is given."""
         if self.workers is not None:
             return self.workers
+        if wish.classes:
+            return most_together(wish.classes, wish.policy, self.machines)
         return most(Bundle(resources=each or wish.each), wish.policy, self.machines)
 
     def why_not(self, wish: GangWish) -> str:
         """Why its part of the gang does not fit; empty if it does, or no machine is known."""
         if self.workers is not None:
             return ""
+        if wish.classes:
+            return why_not(wish.classes, wish.policy, self.machines)
         found = fit([Bundle(resources=wish.each)] * wish.least, wish.policy, self.machines)
         return found.reason if isinstance(found, Misfit) else ""
 

@@ -159,7 +159,7 @@ def places(groups: int, clients: int) -> Indices:
 
 
 def most_frequent(
-    kinds: NDArray[np.int64], partition: Partition, clients: range
+    kinds: NDArray[np.int64], partition: Partition, clients: range | Indices
 ) -> NDArray[np.int64]:
     """The most frequent kind among each client's samples; the smallest on a tie, (clients,).
 

@@ -14,6 +14,8 @@ returns actions (`Send`, `StartWorker`, `AbandonWork`). Rules:
 * A single worker under notice gets no more work, except what is bound to it and to no other. Once
   it has left, its pieces go back to the queue, and that is no loss either. Work that is bound to it
   goes to any worker if it may move, and is abandoned otherwise.
+* Work may be for workers of one vnode class only. Such work waits for these, and stops no other
+  work; it is abandoned once all of them are lost.
 * A worker that dies more than `limit` times without finishing anything is not started again. Work
   that is bound to it is abandoned; all work is, once no worker is left.
 """
@@ -21,8 +23,9 @@ returns actions (`Send`, `StartWorker`, `AbandonWork`). Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 WorkId = int
 LEFT = "its worker has left"
@@ -57,6 +60,8 @@ Action = Send | StartWorker | AbandonWork
 
 @dataclass(slots=True)
 class _Slot:
+    vnode_class: str = ""
+    """Empty where all workers are of one class."""
     ready: bool = False
     leaving: bool = False
     """Whether it is under notice."""
@@ -72,13 +77,18 @@ class Dispatcher:
     DEPTH = 2
     """Pieces that a worker may hold: the current one and the next."""
 
-    def __init__(self, workers: int, limit: int) -> None:
-        self._slots = {number: _Slot() for number in range(workers)}
+    def __init__(
+        self, workers: int, limit: int, classes: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
+        """`classes`: the vnode class of each worker, where there are several."""
+        self._slots = {number: _Slot(classes.get(number, "")) for number in range(workers)}
         self._waiting: deque[WorkId] = deque()
         self._losses: dict[WorkId, int] = {}
         self._pinned: dict[WorkId, int] = {}
         self._movable: set[WorkId] = set()
         """Work that is bound to a worker only as long as that one stays."""
+        self._only_of: dict[WorkId, str] = {}
+        """Work that only workers of one class may do."""
         self._limit = limit
         self._paused = False
 
@@ -103,15 +113,20 @@ class Dispatcher:
             self._waiting.extendleft(reversed(slot.doing))
             slot.doing = deque()
 
-    def follow(self, workers: Iterable[int], leaving: Collection[int] = ()) -> list[Action]:
-        """Take over which workers there are, and which of them are under notice."""
+    def follow(
+        self,
+        workers: Iterable[int],
+        leaving: Collection[int] = (),
+        classes: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[Action]:
+        """Take over which workers there are, which of them are under notice, and their classes."""
         there = set(workers)
         for number in sorted(self._slots.keys() - there, reverse=True):
             self._waiting.extendleft(reversed(self._slots.pop(number).doing))
         came = sorted(there - self._slots.keys())
         self._slots |= {number: _Slot() for number in came}
         for number, slot in self._slots.items():
-            slot.leaving = number in leaving
+            slot.leaving, slot.vnode_class = number in leaving, classes.get(number, "")
         bound = [work for work in self._waiting if not self._stays_bound(work)]
         lost = [work for work in bound if work not in self._movable]
         for work in bound:
@@ -128,7 +143,9 @@ class Dispatcher:
         if (worker := self._pinned.get(work)) is None:
             return True
         slot = self._slots.get(worker)
-        return slot is not None and not (slot.leaving and work in self._movable)
+        if slot is None or self._only_of.get(work, slot.vnode_class) != slot.vnode_class:
+            return False
+        return not (slot.leaving and work in self._movable)
 
     def rests(self, worker: int) -> bool:
         """Whether a worker is not at work, and nothing waits for it alone."""
@@ -157,16 +174,19 @@ class Dispatcher:
         works: Iterable[WorkId],
         worker: int | None = None,
         *,
+        only_of: Mapping[WorkId, str] = MappingProxyType({}),
         first: bool = False,
         moves: bool = False,
     ) -> list[Action]:
         """Queue work in order; `worker` binds it to one, `first` goes in front.
 
-        Work that `moves` goes to another worker if that one leaves (hosted nodes).
+        Work that `moves` goes to another worker if that one leaves (hosted nodes). `only_of` has
+        the vnode class of work that only such workers may do.
         """
         taken = list(works)
         if worker is not None and worker not in self._slots and not moves:
             return [AbandonWork(work, 0, LEFT) for work in taken]
+        self._only_of.update(only_of)
         if first:
             self._waiting.extendleft(reversed(taken))
         else:
@@ -186,9 +206,16 @@ class Dispatcher:
             self._drop(work)
         return withdrawn
 
-    def usable(self) -> tuple[int, ...]:
-        """Workers that are up or will be started again; those under notice only without others."""
-        there = [(n, slot) for n, slot in list(self._slots.items()) if slot.gone is None]
+    def usable(self, vnode_class: str | None = None) -> tuple[int, ...]:
+        """Workers (of a class) that are up or will be started again.
+
+        Those under notice only without others.
+        """
+        there = [
+            (n, slot)
+            for n, slot in list(self._slots.items())
+            if slot.gone is None and vnode_class in (None, slot.vnode_class)
+        ]
         staying = tuple(n for n, slot in there if not slot.leaving)
         return staying or tuple(n for n, _ in there)
 
@@ -225,46 +252,65 @@ class Dispatcher:
         return [*actions, StartWorker(worker), *self._hand_out()]
 
     def _give_up_hopeless(self) -> list[AbandonWork]:
-        """Abandon the work of lost workers; all work once every worker is lost."""
+        """Abandon the work of lost workers, and of classes whose workers are all lost."""
         gone = {n: slot for n, slot in self._slots.items() if slot.gone is not None}
         if not gone:
             return []
-        nobody = len(gone) == len(self._slots)
+        lost_by = {each: self._lost_by(each) for each in {None, *self._only_of.values()}}
         given_up = []
         for work in list(self._waiting):
-            number = self._pinned.get(work, min(gone) if nobody else -1)
+            number = self._pinned.get(work, lost_by[self._only_of.get(work)])
             if number in gone:
                 self._waiting.remove(work)
                 self._drop(work)
                 given_up.append(AbandonWork(work, gone[number].losses, gone[number].gone or ""))
         return given_up
 
+    def _lost_by(self, vnode_class: str | None) -> int:
+        """The first worker of a class whose workers are all lost, None for all classes; else -1."""
+        slots = {n: s for n, s in self._slots.items() if vnode_class in (None, s.vnode_class)}
+        return min(slots, default=-1) if all(s.gone is not None for s in slots.values()) else -1
+
     def _hand_out(self) -> Iterator[Action]:
         held_back: list[WorkId] = []
-        while self._waiting:
+        busy: set[str | None] = set()
+        """Classes whose workers take no more; None: no worker does."""
+        classes = {slot.vnode_class for slot in self._slots.values()}
+        while self._waiting and None not in busy and not busy >= classes:
             work = self._waiting.popleft()
-            worker = self._choose(self._pinned.get(work))
+            only_of, pinned = self._only_of.get(work), self._pinned.get(work)
+            worker = None
+            if pinned is not None or only_of not in busy:
+                worker = self._choose(pinned, only_of)
             if worker is None:
                 held_back.append(work)
-                if work not in self._pinned and not self._paused:
-                    break
+                if pinned is None and not self._paused:
+                    busy.add(only_of)
                 continue
             self._slots[worker].doing.append(work)
             yield Send(worker, work)
         self._waiting.extendleft(reversed(held_back))
 
-    def _choose(self, pinned: int | None) -> int | None:
-        staying = [n for n, slot in self._slots.items() if not slot.leaving]
+    def _choose(self, pinned: int | None, only_of: str | None) -> int | None:
+        mine = {n: s for n, s in self._slots.items() if only_of in (None, s.vnode_class)}
+        staying = [n for n, slot in mine.items() if not slot.leaving]
         numbers = staying if pinned is None else [pinned]
         able = [n for n in numbers if self._slots[n].ready]
         if not able or (self._paused and pinned is None):
             return None
         best = min(able, key=lambda n: (len(self._slots[n].doing), n))
-        plenty = pinned is not None or len(self._waiting) + 1 >= len(staying)
+        plenty = pinned is not None or self._waiting_for(only_of) + 1 >= len(staying)
         room = self.DEPTH if plenty else 1
         return best if len(self._slots[best].doing) < room else None
+
+    def _waiting_for(self, only_of: str | None) -> int:
+        """How much of the waiting work these workers may do."""
+        if only_of is None or not self._only_of:
+            return len(self._waiting)
+        return sum(self._only_of.get(work, only_of) == only_of for work in self._waiting)
 
     def _drop(self, work: WorkId) -> None:
         self._losses.pop(work, None)
         self._pinned.pop(work, None)
         self._movable.discard(work)
+        self._only_of.pop(work, None)

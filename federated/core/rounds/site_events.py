@@ -69,7 +69,10 @@ _ENVIRONMENT = (
 KINDS: Mapping[str, _Kind] = {
     "worker_ready": _Kind(
         {"site": _text, "worker": _worker},
-        {"pid": _count, "host": _text, "threads": _count, **dict.fromkeys(_ENVIRONMENT, _text)},
+        {
+            **{"pid": _count, "host": _text, "threads": _count, "vnode_class": _text},
+            **dict.fromkeys(_ENVIRONMENT, _text),
+        },
     ),
     "workers_starting": _Kind(
         {"site": _text, "up": _count, "of": _count, "seconds": _amount},

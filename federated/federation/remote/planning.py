@@ -122,10 +122,13 @@ def _other(before: RunConfig, now: RunConfig) -> str:
         != (now.data.dataset_type, now.data.options, now.data.dataset),
         "other training": before.training.model_dump(exclude=ignored)
         != now.training.model_dump(exclude=ignored),
-        "other vnodes": (before.resources.cpus_per_worker, before.resources.gpus_per_worker)
-        != (now.resources.cpus_per_worker, now.resources.gpus_per_worker),
+        "other vnodes": _sizes(before) != _sizes(now),
     }
     return " and ".join(words for words, differ in differs.items() if differ)
+
+
+def _sizes(config: RunConfig) -> list[tuple[float, float]]:
+    return [(each.cpus_per_worker, each.gpus_per_worker) for each in config.resources.classes]
 
 
 def _moves(config: RunConfig) -> list[Any]:

@@ -91,6 +91,8 @@ def _facts(plan: Plan, now: float) -> Iterator[tuple[str, str]]:
     if pinned := sum(site.pinned for site in plan.sites):
         whose = "all" if pinned == plan.inputs.population else f"{pinned:,}"
         yield "residency", f"{whose} clients stay at the sites of their data"
+    if plan.inputs.classes:
+        yield "vnode classes", _classes(plan)
     yield "memory", _memory(plan)
     yield "pace", _pace(plan)
     yield "links", _links(plan, now)
@@ -159,6 +161,18 @@ def _cut(cut: Cut) -> str:
     sums = f" and {counted(cut.sums, 'partial sum')}" if cut.sums else ""
     crossing = f"{counted(cut.models, 'model')}{sums} ({in_bytes(cut.nbytes)})"
     return f"{edges}, {crossing} in a round{time}"
+
+
+def _classes(plan: Plan) -> str:
+    """What each class has in all sites, and how long it takes at the slowest one."""
+    told = []
+    for parts in zip(*(site.classes for site in plan.sites), strict=True):
+        known = [part.seconds for part in parts if part.seconds is not None]
+        vnodes, clients = sum(each.vnodes for each in parts), sum(each.clients for each in parts)
+        took = f", {brief(max(known))} a round" if known else ""
+        has = f"{counted(vnodes, 'vnode')} for {counted(clients, 'client')}"
+        told.append(f"{parts[0].name} {has}{took}")
+    return "; ".join(told)
 
 
 def _memory(plan: Plan) -> str:

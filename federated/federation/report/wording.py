@@ -164,7 +164,9 @@ def remark(name: str, fields: Mapping[str, Any]) -> str | None:
             return f"  sites    {len(held)}: {', '.join(held)}"
         case "workers_ready":
             workers = counted(fields["workers"], "warm worker")
-            return f"  workers  {workers}, ready after {duration(fields['seconds'])}"
+            kinds = [f"{n} {name}" for name, n in fields.get("vnode_classes", {}).items()]
+            of = f" ({', '.join(kinds)})" if kinds else ""
+            return f"  workers  {workers}{of}, ready after {duration(fields['seconds'])}"
         case "kernels_compiled":
             where = f" on {fields['host']} of {fields['site']}" if fields["site"] != ALONE else ""
             return (

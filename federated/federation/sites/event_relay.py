@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -70,22 +71,28 @@ class EventFilter:
 class Workforce:
     """The workers of a run, their facts and differences; for use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compares_classes: bool = True) -> None:
+        """Without `compares_classes`, workers of different vnode classes may differ."""
         self._lock = threading.Lock()
+        self._compares_classes = compares_classes
         self._told: dict[tuple[str, int], Facts] = {}
-        self._differences = EnvironmentDiff()
+        self._differences: defaultdict[str, EnvironmentDiff] = defaultdict(EnvironmentDiff)
+
+    def among(self, told: Facts) -> str:
+        """The vnode class with whose workers one is compared; empty for all workers."""
+        return "" if self._compares_classes else str(told.get("vnode_class", ""))
 
     def joined(self, told: Facts) -> tuple[Difference, ...]:
         """Add a worker that came up, by its `site` and number there; return its new differences."""
         site, number = told["site"], told["worker"]
         with self._lock:
             self._told[site, number] = told
-            return self._differences.joined(f"{site}/{number}", told)
+            return self._differences[self.among(told)].joined(f"{site}/{number}", told)
 
     def remembered(self, told: Facts) -> tuple[Difference, ...]:
         """Add a worker that the run had before it was interrupted; return its new differences."""
         with self._lock:
-            return self._differences.joined(_before(told), told)
+            return self._differences[self.among(told)].joined(_before(told), told)
 
     def all(self) -> list[dict[str, Any]]:
         """Facts of each worker, in the order of arrival."""
@@ -94,14 +101,27 @@ class Workforce:
 
     def check_alike(self, before: Sequence[Facts] = ()) -> None:
         """Raise RunRefused if workers differ from each other or from those of `before`."""
-        there: Mapping[str, Facts] = {
-            f"{told['site']}/{told['worker']}": told for told in self.all()
-        }
-        if found := differing({**there, **{_before(told): told for told in before}}):
+        named = [(f"{told['site']}/{told['worker']}", told) for told in self.all()]
+        named += [(_before(told), told) for told in before]
+        compared: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
+        for name, told in named:
+            compared[self.among(told)][name] = told
+        if found := "; ".join(filter(None, map(differing, compared.values()))):
             raise RunRefused(
                 f"with `run.reproducible: strict` all workers have to be alike, and they differ in "
                 f"{found}; leave out machines that are unlike the others, or say `warn`"
             )
+
+    def likes(self) -> dict[str, Facts]:
+        """The facts of the first worker of each class, or of the first one of all."""
+        found: dict[str, Facts] = {}
+        for told in self.all():
+            found.setdefault(self.among(told), told)
+        return found
+
+    def by_class(self) -> dict[str, int]:
+        """How many workers of each vnode class there are; empty if there is one class only."""
+        return dict(Counter(each["vnode_class"] for each in self.all() if "vnode_class" in each))
 
     def forget(self) -> None:
         """Drop workers that have ended, but keep their facts for comparison."""
@@ -116,12 +136,12 @@ def _before(told: Facts) -> str:
 class EventRelay:
     """The relay of one federation."""
 
-    def __init__(self, emit: Emit, *, strict: bool) -> None:
-        """`strict`: all workers must be alike."""
+    def __init__(self, emit: Emit, *, strict: bool, compares_classes: bool = True) -> None:
+        """`strict`: all workers must be alike; those of a class, unless it `compares_classes`."""
         self._emit = emit
         self._strict = strict
         self._filter = EventFilter()
-        self.workforce = Workforce()
+        self.workforce = Workforce(compares_classes=compares_classes)
         self._compiling: set[tuple[str, str]] = set()
         """(site, host) of machines whose compilation was reported."""
 

@@ -51,7 +51,8 @@ class GangSession:
         self._model = model
         self._events = events
         strict = loaded.config.run.reproducible == "strict"
-        self.relay = EventRelay(events.emit, strict=strict)
+        alike = loaded.config.resources.alike
+        self.relay = EventRelay(events.emit, strict=strict, compares_classes=alike)
         self._life = Lifetime(undo)
         self._graph: State | None = None
         """The tensors of a spec, once needed."""
@@ -132,7 +133,9 @@ class GangSession:
         with events.step("workers", config.resources.start_timeout, told_by_others=True):
             mediator.start(WORKLOAD, specs, relay.happened)
         relay.compare_workers()
-        events.emit("workers_ready", workers=len(self.workers), seconds=seconds())
+        by_class = relay.workforce.by_class()
+        classes = {"vnode_classes": by_class} if by_class else {}
+        events.emit("workers_ready", workers=len(self.workers), seconds=seconds(), **classes)
         self._life.check()
         run = StartedRun(
             mediator=mediator,
@@ -183,8 +186,12 @@ class GangSession:
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()
-        if loaded.config.run.reproducible == "strict" and (there := self.workers):
-            header["like"] = there[0]
+        if loaded.config.run.reproducible == "strict":
+            likes = self.relay.workforce.likes()
+            if "" in likes:
+                header["like"] = likes.pop("")
+            if likes:
+                header["like_by_class"] = likes
         if self._graph is None:
             self._graph = graph_of_spec(loaded.config, loaded.inputs.graphs)
         spec = Payload(kind="federation", header=header, tensors=self._graph)

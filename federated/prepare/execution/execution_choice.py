@@ -8,6 +8,7 @@ import torch
 
 from ...config import with_execution
 from ...config.schema import RunConfig, Training
+from ...config.schema.vnode_classes import device_of, threads_of
 from ...core.execution.cost_model import NEWEST
 from ...core.execution.execution import AS_CONFIGURED, Choice, ExecutionWish
 from ...core.execution.facts import (
@@ -64,7 +65,7 @@ def _choice(config: RunConfig, inputs: RunInputs) -> Choice:
             dtype=torch.from_numpy(data.x[:0].copy()).dtype,
             loss=loss_function(training.loss_function),
             update=client_update_function(training.client_update),
-            threads=config.resources.threads_per_worker,
+            threads=threads_of(config.resources.classes[0]),
         )
 
 
@@ -79,13 +80,15 @@ def wish_of(training: Training) -> ExecutionWish:
 
 def circumstances(config: RunConfig, inputs: RunInputs) -> Circumstances:
     """The config's facts about the costs of training; independent of the machines."""
-    resources, training = config.resources, config.training
+    training, classes = config.training, config.resources.classes
+    devices = {device_of(each) for each in classes}
     return Circumstances(
         batch_size=training.batch_size,
         rule=rule_of(training),
         cohort=_company(config, inputs),
-        memory=resources.memory_per_worker or FIGURED_MEMORY,
-        device="cuda" if resources.gpus_per_worker else "cpu",
+        memory=min(each.memory_per_worker or FIGURED_MEMORY for each in classes),
+        device="cuda" if "cuda" in devices else "cpu",
+        also_cpu=len(devices) > 1,
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from fedpilot.common.strict_yaml.writing import with_keys
 
 from ...config.schema import RunConfig
+from ...config.schema.vnode_classes import threads_of
 from ...core.execution.autotune import Timing, TunedExecution, judged
 from ...core.execution.execution import SEQUENTIAL_CHUNK, sizes
 from ...core.execution.facts import Execution, ExecutionKind
@@ -61,7 +62,7 @@ def tune(config: RunConfig, inputs: RunInputs) -> Tuned:
     decided = settled(config, inputs).config.training
     chosen = Execution(ExecutionKind(decided.execution), int(decided.chunk_size))
     before = torch.get_num_threads()
-    torch.set_num_threads(config.resources.threads_per_worker)
+    torch.set_num_threads(threads_of(config.resources.classes[0]))
     try:
         trainers, samples, model = _worker(config, inputs)
         ways, refused = _ways(config, inputs, trainers)

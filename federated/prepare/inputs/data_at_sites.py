@@ -24,6 +24,7 @@ from ...data import DataError
 from ...data.declared import load_declared, survey
 from ...errors import ConfigError, DataUnusable
 from ..grouping import groups_of
+from ..vnode_classes import check_used, classes_of, rules_of
 from .blame import blaming
 from .model import build_model
 from .run_inputs import RunInputs, SiteData, affordable, inputs_of
@@ -46,8 +47,20 @@ def gather_declared(config: RunConfig, declared: Mapping[str, Any]) -> RunInputs
     x = np.zeros((2, *schema.input_shape), dtype=schema.dtype)
     y = np.zeros(2, dtype=np.int64)
     data = SiteData(x, y, x[:0], y[:0], schema.num_classes, Elsewhere(union))
+    classes = None
+    if all(rule.column is None for rule in rules_of(config)):
+        classes = classes_of(config, data.partition, {}, range(union.population))
+        check_used(config, classes)
     model, here = build_model(config, data), range(0)
-    made = inputs_of(config, data, model, data_digest=union.digest, here=here, union=union)
+    made = inputs_of(
+        config,
+        data,
+        model,
+        data_digest=union.digest,
+        here=here,
+        union=union,
+        classes=classes,
+    )
     return affordable(config, made)
 
 
@@ -89,13 +102,20 @@ def gather_here(
     except ConfigError as error:
         found = error.problems[0].found
         raise DataUnusable(site, name, f"its clients make no groups: {found}") from None
+    try:
+        classes = classes_of(config, held, dataset.columns, held.here)
+    except ConfigError as error:
+        found = error.problems[0].found
+        raise DataUnusable(site, name, f"its clients have no vnode class: {found}") from None
     data = SiteData(dataset.x, dataset.y, *no_tests, declaration.num_classes, held, groups)
     try:
         model = build_model(config, data)
     except ConfigError:
         log.exception("the model does not take data set %s", name)
         raise DataUnusable(site, name, "the model, or the loss, does not take it") from None
-    return inputs_of(config, data, model, data_digest=dataset.digest, here=held.here)
+    return inputs_of(
+        config, data, model, data_digest=dataset.digest, here=held.here, classes=classes
+    )
 
 
 def disclosed_by(data: Mapping[str, Any], name: str) -> dict[str, Any]:

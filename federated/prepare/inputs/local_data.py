@@ -18,6 +18,7 @@ from ...core.user_code.registry import RegistryError
 from ...data import DataError, Dataset
 from ...errors import ConfigError
 from ..grouping import groups_of
+from ..vnode_classes import check_used, classes_of
 from .blame import blaming, blaming_users_code
 from .model import build_model
 from .run_inputs import RunInputs, SiteData, affordable, inputs_of
@@ -30,8 +31,11 @@ def gather(config: RunConfig) -> RunInputs:
     here = range(partition.number_of_clients)
     groups = groups_of(config, partition, dataset.y, dataset.columns, here)
     data = SiteData(dataset.x, dataset.y, test_x, test_y, dataset.num_classes, partition, groups)
+    classes = classes_of(config, partition, dataset.columns, here)
+    check_used(config, classes)
     model, digest = build_model(config, data), _digest_of(dataset, test_x, test_y)
-    return affordable(config, inputs_of(config, data, model, data_digest=digest, here=here))
+    made = inputs_of(config, data, model, data_digest=digest, here=here, classes=classes)
+    return affordable(config, made)
 
 
 _handed_over: WeakValueDictionary[str, RunInputs] = WeakValueDictionary()

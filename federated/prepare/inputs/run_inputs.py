@@ -17,6 +17,7 @@ from ...core.population.federated_data.union import Union
 from ...core.population.groups import ClientGroups
 from ...core.population.partitions.partition import Int64s, Partition
 from ...core.population.sampling import share
+from ...core.population.vnode_classes import ClientClasses
 from ...core.rounds.exchange_costs import crossing_sizes
 from ...core.rounds.participation import asked
 from ...core.rounds.round_costs import Costs
@@ -76,6 +77,9 @@ class RunInputs:
     labels: Int64s | None = None
     """(clients, labels): each client's samples of each label, if the assignment asks for them; at
     the coordinator only."""
+    classes: ClientClasses | None = None
+    """The vnode class of each client; None for one class, and at the coordinator where classes go
+    by columns of data at sites."""
 
     @property
     def population(self) -> int:
@@ -141,6 +145,7 @@ def inputs_of(
     data_digest: str,
     here: range,
     union: Union | None = None,
+    classes: ClientClasses | None = None,
 ) -> RunInputs:
     """Assemble a run's inputs; ConfigError for more clients per round than there are.
 
@@ -158,6 +163,7 @@ def inputs_of(
         enough=enough,
         here=here,
         union=union,
+        classes=classes,
     )
 
 

@@ -55,8 +55,7 @@ def wants(spec: Payload, site: SiteContext) -> Wants:
         code_digest=code.installed_digest if comes else here,
         installed_code=installed_code(config, code.files if comes else ()),
         brought_code=code.archive_digest if comes else "",
-        vnodes=request.least,
-        resources=request.resources,
+        gang=request.gang,
         cohort=_cohort(config, spec),
         crosses=CROSSES if config.federation.is_graph else "",
     )

@@ -38,7 +38,7 @@ class GraphPart:
     trains: Callable[[int], bool]
     """Whether a round trains before it mixes, by its number."""
     clients: Indices
-    """(k,): in the order in which their models lie: most samples first."""
+    """(k,): in the order in which their models lie: by vnode class, then most samples first."""
     samples: Indices
     """(k,): of each, in that order."""
     population: int
@@ -163,7 +163,8 @@ def part_of(
     """The part of a run's graph that these clients are; what spills lies in this folder."""
     federation, partition = config.federation, inputs.data.partition
     samples = partition.sizes(clients)
-    order = np.argsort(-samples, kind="stable")
+    of = np.zeros(len(clients), np.int16) if inputs.classes is None else inputs.classes.of(clients)
+    order = np.lexsort((-samples, of))
     # A round asks for its graph several times.
     mixing = lru_cache(maxsize=1)(lambda number: mixing_of(config, graphs, number))
     layout = layout_of(config, inputs)

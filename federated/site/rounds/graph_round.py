@@ -19,6 +19,7 @@ from fedpilot.mediator import Payload
 
 from ...core.lifecycle import Visit
 from ...core.population.sampling import Indices
+from ...core.population.vnode_classes import by_class
 from ...core.rounds.chunking import ranges
 from ...core.rounds.exchange_costs import EXCHANGE_FORMAT
 from ...core.state import State, averaged
@@ -34,7 +35,7 @@ from ..workers.pool import SharedModel, WorkerCall
 from .client_models import largest_of
 from .graph_mixing import GraphMixing, LocalTraining
 from .graph_part import GraphPart
-from .surroundings import RoundProgress, Surroundings
+from .surroundings import ClassTimes, RoundProgress, Surroundings
 
 TRAINED = "graph_trained"
 """The kind of an answer that says which clients are absent from the mixing."""
@@ -84,7 +85,7 @@ class GraphRound:
         self._calls: list[WorkerCall] = []
         self._visits: list[Visit] = []
         self._open = 0
-        self._samples = 0
+        self._times = ClassTimes()
         self._given_up = False
         self._lock = threading.RLock()
 
@@ -103,16 +104,28 @@ class GraphRound:
             self._mix_only(self._own)
             return
         self._became = part.memory.room(self._room)
-        workers, pace = self._site.pool.size, self._site.pace.seconds_per_sample
-        parts = ranges(part.samples, workers, pace)
+        parts = self._parts()
         self._open = len(parts)
-        for each in parts:  # a worker begins while the next one's models are on their way
+        for each, vnode_class in parts:
+            # A worker begins while the next one's models are on their way.
             with self._lock:
                 if self._given_up:
                     return
-                call = self._call(each, model)
+                call = self._call(each, vnode_class, model)
                 self._calls.append(call)
                 self._site.pool.submit([call])
+
+    def _parts(self) -> list[tuple[slice, str | None]]:
+        """The pieces of work: clients of one vnode class, whose models lie side by side."""
+        samples, found = self._part.samples, list[tuple[slice, str | None]]()
+        for vnode_class, at in by_class(self._site.classes, self._part.clients):
+            workers, pace = self._site.pool.size_of(vnode_class), self._site.pace.of(vnode_class)
+            first = int(at[0])
+            found += [
+                (slice(first + cut.start, first + cut.stop), vnode_class)
+                for cut in ranges(samples[at], workers, pace)
+            ]
+        return found
 
     def _models_before(self, states: ClientStates) -> SharedStack | None:
         """The models that the clients begin with; None in the first round."""
@@ -145,7 +158,7 @@ class GraphRound:
     def close(self) -> None:
         """Do nothing: a round on a graph is whole or not at all."""
 
-    def _call(self, part: slice, model: SharedModel) -> WorkerCall:
+    def _call(self, part: slice, vnode_class: str | None, model: SharedModel) -> WorkerCall:
         clients = self._part.clients[part]
         visit = self._site.placement.enter(clients, f"in the cohort of {self._name}")
         self._visits.append(visit)
@@ -155,10 +168,11 @@ class GraphRound:
             args_at=self._models_of(part),
             what=f"training {len(clients)} clients of {self._name}",
             model=model,
+            vnode_class=vnode_class,
             on_sent=lambda worker: self._is_sent(part, visit, worker),
         )
         call.answer.add_done_callback(
-            lambda done: or_fail(self.answer, lambda: self._take(part, visit, done))
+            lambda done: or_fail(self.answer, lambda: self._take(part, vnode_class, visit, done))
         )
         call.answer.add_done_callback(lambda _: self._forget(call))
         return call
@@ -198,7 +212,9 @@ class GraphRound:
         with self._lock:
             self._calls.remove(call)
 
-    def _take(self, part: slice, visit: Visit, done: Future[NodesTrained]) -> None:
+    def _take(
+        self, part: slice, vnode_class: str | None, visit: Visit, done: Future[NodesTrained]
+    ) -> None:
         if self._given_up or done.cancelled():
             return
         error = done.exception()
@@ -215,13 +231,13 @@ class GraphRound:
         for name, sizes in result.sizes.items():
             trained.sizes[name][part] = sizes
         trained.losses[part] = result.losses
-        self._samples += result.samples
+        self._times.add(result.samples, result.seconds, vnode_class)
         trained.busy_s += result.seconds
         trained.arithmetic_s += result.training_seconds
         self._open -= 1
         self._progress.trained(part.stop - part.start, more=self._open > 0)
         if not self._open:
-            self._site.pace.measured(self._samples, trained.busy_s)
+            self._times.tell(self._site.pace)
             ending = threading.Thread(target=lambda: or_fail(self.answer, self._end), name="graph")
             ending.start()  # the pool's thread has other calls to look after
 

@@ -20,6 +20,7 @@ from fedpilot.mediator import Payload
 from ...config.schema import RunConfig
 from ...core.population.sampling import Indices
 from ...core.population.shares import held, taken, unpacked
+from ...core.population.vnode_classes import by_class
 from ...core.rounds.node_scores import NodesEvaluated, nodes_evaluated, samples_evaluated
 from ...prepare.inputs.run_inputs import RunInputs
 from ..object_store import INLINE_BYTES
@@ -58,12 +59,10 @@ class NodeEvaluator:
         answer: Answer = Future()
 
         def work() -> None:
-            found = list(self._judged(clients, header["round"], model, states, site))
-            correct, samples = (
-                np.concatenate([np.arange(0), *(getattr(each, name) for each in found)])
-                for name in ("correct", "samples")
-            )
-            tensors = {"correct": correct, "samples": samples}
+            counts = np.zeros((2, len(clients)), dtype=np.int64)
+            for some, found in self._judged(clients, header["round"], model, states, site):
+                counts[:, some] = found.correct, found.samples
+            tensors = {"correct": counts[0], "samples": counts[1]}
             answer.set_result(Payload(kind=EVALUATED, tensors=tensors))
 
         threading.Thread(target=lambda: or_fail(answer, work), name="nodes", daemon=True).start()
@@ -76,12 +75,11 @@ class NodeEvaluator:
         model: SharedModel,
         states: ClientStates,
         site: Surroundings,
-    ) -> Iterator[NodesJudged]:
-        """What workers found of some clients after others, in the clients' order."""
-        most = max(1, min(-(-len(clients) // site.pool.size), BYTES_AT_ONCE // self._bytes_of_one))
-        under_way: deque[WorkerCall] = deque()
-        for first in range(0, len(clients), most):
-            some = clients[first : first + most]
+    ) -> Iterator[tuple[Indices, NodesJudged]]:
+        """The places of some clients after others, and what workers found of them."""
+        under_way: deque[tuple[Indices, WorkerCall]] = deque()
+        for places, vnode_class in self._parts(clients, site):
+            some = clients[places]
             models = states.load_stack(some, round_number + 1)
             call = WorkerCall(
                 method="evaluate_nodes",
@@ -92,10 +90,20 @@ class NodeEvaluator:
                 ),
                 what=f"evaluating {len(some)} clients' models of round {round_number}",
                 model=model,
+                vnode_class=vnode_class,
             )
             site.pool.submit([call])
-            under_way.append(call)
+            under_way.append((places, call))
             if len(under_way) > site.pool.size:
-                yield under_way.popleft().answer.result()
-        for call in under_way:
-            yield call.answer.result()
+                first, earlier = under_way.popleft()
+                yield first, earlier.answer.result()
+        for places, call in under_way:
+            yield places, call.answer.result()
+
+    def _parts(self, clients: Indices, site: Surroundings) -> Iterator[tuple[Indices, str | None]]:
+        """The places of the clients of one call after another, and their vnode class."""
+        for vnode_class, at in by_class(site.classes, clients):
+            share = -(-len(at) // site.pool.size_of(vnode_class))
+            most = max(1, min(share, BYTES_AT_ONCE // self._bytes_of_one))
+            for first in range(0, len(at), most):
+                yield at[first : first + most], vnode_class

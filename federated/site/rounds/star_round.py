@@ -20,6 +20,7 @@ from fedpilot.mediator import Payload
 from ...core.lifecycle import Visit
 from ...core.population.sampling import Indices
 from ...core.population.shares import packed
+from ...core.population.vnode_classes import by_class
 from ...core.rounds.chunking import pieces
 from ...core.rounds.site_events import MOST_TEXTS
 from ...core.sums.partial import Partial
@@ -29,7 +30,7 @@ from ..cohorts import Cohort
 from ..orders import Answer, or_fail
 from ..workers.attempt import Attempt, PieceResult
 from ..workers.pool import SharedModel, WorkerCall
-from .surroundings import RoundProgress, Surroundings
+from .surroundings import ClassTimes, RoundProgress, Surroundings
 
 
 class SiteRound:
@@ -76,7 +77,7 @@ class SiteRound:
         self._unsaved_s = 0.0
         self._busy_s = 0.0
         self._arithmetic_s = 0.0
-        self._samples = 0
+        self._times = ClassTimes()
         self._digests: dict[str, Mapping[str, str]] = {}
         self._begun = False
         self._given_up = False
@@ -144,14 +145,18 @@ class SiteRound:
         if self._closed or not len(clients):
             self._finish()
             return
-        workers = self._site.pool.size
-        parts = pieces(costs, workers, self._site.pace.seconds_per_sample)
-        at_once = len(parts) <= workers
-        self._pieces = [self._piece(clients[part], hand_up=at_once) for part in parts]
+        self._pieces = []
+        for vnode_class, at in by_class(self._site.classes, clients):
+            workers = self._site.pool.size_of(vnode_class)
+            parts = pieces(costs[at], workers, self._site.pace.of(vnode_class))
+            at_once = len(parts) <= workers
+            self._pieces += [
+                self._piece(clients[at[part]], vnode_class, hand_up=at_once) for part in parts
+            ]
         self._open = len(self._pieces)
         self._site.pool.submit(self._pieces)
 
-    def _piece(self, clients: Indices, *, hand_up: bool) -> WorkerCall:
+    def _piece(self, clients: Indices, vnode_class: str | None, *, hand_up: bool) -> WorkerCall:
         placement, states = self._site.placement, self._site.states
         nodes = self.cohort.nodes(clients)
         visit = placement.enter(nodes, f"in the cohort of {self._name}")
@@ -163,10 +168,11 @@ class SiteRound:
             args_at=lambda worker: (self._hands_up(worker, hand_up),),
             what=f"training {len(nodes)} clients of {self._name}",
             model=self._model,
+            vnode_class=vnode_class,
             on_sent=lambda worker: self._sent(visit, worker, hand_up),
         )
         piece.answer.add_done_callback(
-            lambda done: or_fail(self.answer, lambda: self._piece_done(visit, done))
+            lambda done: or_fail(self.answer, lambda: self._piece_done(visit, vnode_class, done))
         )
         return piece
 
@@ -181,7 +187,7 @@ class SiteRound:
             self._holding.add(worker)
         self._site.placement.carry(visit, worker, f"in a chunk of {self._name}")
 
-    def _piece_done(self, visit: Visit, done: Future[PieceResult]) -> None:
+    def _piece_done(self, visit: Visit, vnode_class: str | None, done: Future[PieceResult]) -> None:
         if self._given_up:
             return
         if done.cancelled():
@@ -202,7 +208,7 @@ class SiteRound:
             self._site.states.save(self.key.round_number, result.memories)
         self._busy_s += result.seconds
         self._arithmetic_s += result.training_seconds
-        self._samples += result.samples
+        self._times.add(result.samples, result.seconds, vnode_class)
         self._digests.update(result.digests)
         self._tell_printed(result.printed)
         self._unsaved_s += result.seconds
@@ -270,7 +276,7 @@ class SiteRound:
             raise FederatedError(
                 f"{self._name}: {counted} clients were counted instead of {wanted}"
             )
-        self._site.pace.measured(self._samples, self._busy_s)
+        self._times.tell(self._site.pace)
         if self._closed and 0 < self._partial.fewest < self._least:
             self._partial, self._digests, covered = self._partial.emptied(), {}, _NOBODY
         header, tensors = self._partial.to_wire()

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpilot.mediator import Notify, Payload
 
+from ...core.population.vnode_classes import ClientClasses
 from ...engine.journal import Journal, RoundKey
 from ..node_placement import NodePlacement
 from ..states.client_states import ClientStates
@@ -18,16 +19,36 @@ PROGRESS_S = 0.5
 
 
 class Pace:
-    """The cost of a sample in the last round."""
+    """The cost of a sample in the last round, on each vnode class."""
 
     def __init__(self) -> None:
-        self.seconds_per_sample: float | None = None
-        """Of one worker; None before any measurement."""
+        self._seconds: dict[str | None, float] = {}
 
-    def measured(self, samples: int, seconds: float) -> None:
+    def of(self, vnode_class: str | None) -> float | None:
+        """Seconds per sample of one worker; None before any measurement."""
+        return self._seconds.get(vnode_class)
+
+    def measured(self, samples: int, seconds: float, vnode_class: str | None = None) -> None:
         """Record a round's time."""
         if samples:
-            self.seconds_per_sample = seconds / samples
+            self._seconds[vnode_class] = seconds / samples
+
+
+class ClassTimes:
+    """The samples and the seconds of one round, on each vnode class."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str | None, tuple[int, float]] = {}
+
+    def add(self, samples: int, seconds: float, vnode_class: str | None) -> None:
+        """Count what a piece of work took."""
+        had, took = self._spent.get(vnode_class, (0, 0.0))
+        self._spent[vnode_class] = had + samples, took + seconds
+
+    def tell(self, pace: Pace) -> None:
+        """Record the round's times."""
+        for vnode_class, (samples, seconds) in self._spent.items():
+            pace.measured(samples, seconds, vnode_class)
 
 
 class RoundProgress:
@@ -66,3 +87,5 @@ class Surroundings:
     pace: Pace
     notify: Notify
     states: ClientStates | None
+    classes: ClientClasses | None = None
+    """The vnode class of each client; None if there is one class only."""

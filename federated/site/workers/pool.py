@@ -12,10 +12,11 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from fedpilot.fabric import Gang, NotInstalled, Standing, WorkerFailed, WorkerLost
@@ -52,6 +53,8 @@ class WorkerCall:
     what: str
     """Shown to the user if it fails, such as `training 12 clients of round 3`."""
     model: SharedModel | None = None
+    vnode_class: str | None = None
+    """Only workers of this class may do it; None: any may."""
     answer: Future[Any] = field(default_factory=Future)
     args_at: Callable[[int], tuple[Any, ...]] = lambda _: ()
     """Further arguments, which depend on the number of the chosen worker."""
@@ -69,23 +72,27 @@ class WorkerPool:
         self,
         gang: Gang,
         node: type[Any],
-        args: Sequence[Any],
+        args: Sequence[Any] | Mapping[str, Sequence[Any]],
         *,
         restarts: int,
         timeout_s: float,
         alike: bool = False,
-        like: Facts | None = None,
+        like: Mapping[str, Facts] = MappingProxyType({}),
+        compares_classes: bool = True,
         on_event: Callable[[str, dict[str, Any]], None],
         on_idle: Callable[[], None] = lambda: None,
         on_notice: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`alike`: whether all workers must agree in the facts that decide bits.
+        """`args`: what a worker is made of, by its vnode class where there are several.
 
-        They are compared with `like` or, without it, with the first workers. `on_notice` is called
-        when the workers are about to lose their places, and may submit what has to be saved.
+        `alike`: whether all workers must agree in the facts that decide bits. They are compared
+        with `like` or, without it, with the first workers; with those of their own class, and with
+        `like` of that class, unless it `compares_classes`. `on_notice` is called when the workers
+        are about to lose their places, and may submit what has to be saved.
         """
-        self._alike, self._like = alike, like
+        self._alike, self._like = alike, dict(like)
+        self._compares_classes = compares_classes
         self._gang = gang
         self._node = node
         self._args = args
@@ -94,8 +101,8 @@ class WorkerPool:
         self._on_idle = on_idle
         self._on_notice = on_notice
         self._clock = clock
-        self._dispatcher = Dispatcher(len(gang.vnodes), restarts)
         self._seats = Seats(gang)
+        self._dispatcher = Dispatcher(len(gang.vnodes), restarts, self._seats.classes)
         self._pieces: dict[int, WorkerCall] = {}
         self._numbers = itertools.count()
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -104,8 +111,8 @@ class WorkerPool:
         self._ended: BaseException | None = None
         """Why no more work is accepted; set once, under the door's lock."""
         self._all_up: Future[None] = Future()
-        self._told: Facts = {}
-        """Of the worker that came up last."""
+        self._told: dict[str, Facts] = {}
+        """Of the worker that came up last, among those that are compared."""
         self._leaving = self._away = False
         self._watcher = GangWatch(gang, self._standing_changed) if gang.shared else None
         self._began = self._said_slow = clock()
@@ -113,7 +120,11 @@ class WorkerPool:
     @property
     def size(self) -> int:
         """The number of workers that need not leave."""
-        return self._seats.size
+        return self._seats.size()
+
+    def size_of(self, vnode_class: str | None) -> int:
+        """The same of a class; None for all."""
+        return self._seats.size(vnode_class)
 
     def start(self) -> None:
         """Begin to start the workers; work may be submitted at once."""
@@ -145,9 +156,13 @@ class WorkerPool:
         """Whether a worker runs there."""
         return self._seats[worker].shares_memory
 
-    def usable(self) -> tuple[int, ...]:
-        """Workers that are up or will be again, and need not leave; the others died too often."""
-        return self._dispatcher.usable()
+    def usable(self, vnode_class: str | None = None) -> tuple[int, ...]:
+        """Workers (of a class) that are up or will be again, and need not leave.
+
+        If all died too often, the first of them.
+        """
+        mine = (n for n, each in self._seats.classes.items() if vnode_class in (None, each))
+        return self._dispatcher.usable(vnode_class) or tuple(mine)[:1]
 
     def submit(
         self,
@@ -166,8 +181,13 @@ class WorkerPool:
             if ended is None:
                 numbers = [next(self._numbers) for _ in pieces]
                 self._pieces.update(zip(numbers, pieces, strict=True))
-                submit = partial(self._dispatcher.submit, numbers, worker, first=first, moves=moves)
-                self._inbox.put(submit)
+                only_of = {
+                    number: piece.vnode_class
+                    for number, piece in zip(numbers, pieces, strict=True)
+                    if piece.vnode_class is not None
+                }
+                how = {"only_of": only_of, "first": first, "moves": moves}
+                self._inbox.put(partial(self._dispatcher.submit, numbers, worker, **how))
         if ended is not None:
             for piece in pieces:
                 piece.answer.set_exception(ended)
@@ -243,7 +263,9 @@ class WorkerPool:
         seat = self._seats.begin(number, self._clock())
         generation = seat.generation
         try:
-            seat.worker = self._gang.start_worker(seat.vnode, self._node, *self._args)
+            args = self._args
+            args = args[seat.vnode_class] if isinstance(args, Mapping) else args
+            seat.worker = self._gang.start_worker(seat.vnode, self._node, *args)
         except WorkerLost as error:
             reason = error.reason
             self._inbox.put(lambda: self._lost(number, generation, reason))
@@ -286,26 +308,28 @@ class WorkerPool:
             return self._lost(number, generation, reason)
         told: dict[str, Any] = {**done.result()}
         with_whom = told.pop("sharers", "")
-        if problem := self._unlike(told):
+        among = "" if self._compares_classes else seat.vnode_class
+        if problem := self._unlike(told, among):
             if not self._all_up.done():
                 raise WorkerNotMade(number, problem)
             return self._lost(number, generation, problem)
         seat.up, seat.sharers = True, with_whom
-        self._on_event("worker_ready", {"worker": number, **told})
-        self._told = told
+        of = {"vnode_class": seat.vnode_class} if seat.vnode_class else {}
+        self._on_event("worker_ready", {"worker": number, **of, **told})
+        self._told[among] = told
         self._note_if_all_up()
         return self._dispatcher.ready(number)
 
     def _note_if_all_up(self) -> None:
         if self._seats.all_up and not self._all_up.done():
-            self._like = self._like or self._told
+            self._like = {**self._told, **self._like}
             self._all_up.set_result(None)
 
-    def _unlike(self, told: Facts) -> str:
+    def _unlike(self, told: Facts, among: str) -> str:
         """Why a worker gets no work although it is up; empty if it does."""
-        if not self._alike or self._like is None:
+        if not self._alike or among not in self._like:
             return ""
-        found = unlike(self._like, told)
+        found = unlike(self._like[among], told)
         return f"with `run.reproducible: strict` it gets no work: its {found}" if found else ""
 
     def _finished(self, number: int, generation: int, work: int, done: Future[Any]) -> list[Action]:
@@ -381,7 +405,8 @@ class WorkerPool:
                 self._on_event("worker_notice", told)
             seat.notice = notice
         self._note_if_all_up()
-        return self._dispatcher.follow(self._seats.numbers, self._seats.leaving)
+        seats = self._seats
+        return self._dispatcher.follow(seats.numbers, seats.leaving, seats.classes)
 
     def _left(self, number: int, seat: Seat) -> None:
         """A worker has no place any more, and is not to blame for it."""
@@ -395,8 +420,8 @@ class WorkerPool:
         self._away = False
         self._gang.follow(standing)
         self._seats.renew()
-        followed = self._dispatcher.follow(self._seats.numbers)
-        self._on_event("gang_regained", {"workers": self._seats.size})
+        followed = self._dispatcher.follow(self._seats.numbers, classes=self._seats.classes)
+        self._on_event("gang_regained", {"workers": self._seats.size()})
         lost = [action for action in followed if isinstance(action, AbandonWork)]
         return [*lost, *self._dispatcher.start_again()]
 

@@ -7,11 +7,12 @@ were at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fedpilot.fabric import Gang, VNode, Worker
 from fedpilot.fabric.gangs import NodeNotice
+from fedpilot.mediator.federation.site import CLASS_LABEL
 
 from ..states.shared_memory import sharers
 from .lru import LRU
@@ -35,6 +36,11 @@ class Seat:
     models: LRU[None] = field(default_factory=LRU)
     """Keys of the worker's models, updated as the worker does."""
     busy_since: float = 0.0
+
+    @property
+    def vnode_class(self) -> str:
+        """The name of the vnode's class; empty if there is one class only."""
+        return self.vnode.labels.get(CLASS_LABEL, "")
 
     @property
     def shares_memory(self) -> bool:
@@ -106,9 +112,14 @@ class Seats:
         return frozenset(number for number, seat in self if seat.notice is not None)
 
     @property
-    def size(self) -> int:
-        """How many workers there are that need not leave; at least 1."""
-        return max(1, sum(seat.notice is None for _, seat in self))
+    def classes(self) -> Mapping[int, str]:
+        """The vnode class of each worker."""
+        return {number: seat.vnode_class for number, seat in self}
+
+    def size(self, vnode_class: str | None = None) -> int:
+        """How many workers there are (of a class) that need not leave; at least 1."""
+        mine = (seat for _, seat in self if vnode_class in (None, seat.vnode_class))
+        return max(1, sum(seat.notice is None for seat in mine))
 
     @property
     def up(self) -> int:

@@ -1,12 +1,14 @@
-"""Checks a mediator's gang request before the site acts on it."""
+"""Checks a mediator's gang request before the site acts on it, and caps it by the site's policy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...core.reservation import is_number
+from ...core.rules.policy import Policy
+from ...core.rules.policy_decision import most_vnodes
 from ...federation.site import GangRequest
 from ...wire.messages import BadMessage
 
@@ -30,24 +32,39 @@ def gang_of(header: Mapping[str, Any]) -> GangRequest:
     raise BadMessage(f"that is no request for a gang: {problem}")
 
 
+def capped(asked: GangRequest, policy: Policy) -> GangRequest:
+    """The request with no more vnodes than a policy allows that allows its least.
+
+    The first of its classes may grow first.
+    """
+    counts = [each.least for each in asked.classes]
+    made = []
+    for at, each in enumerate(asked.classes):
+        others = [
+            (count, other.resources)
+            for i, (count, other) in enumerate(zip(counts, asked.classes, strict=True))
+            if i != at
+        ]
+        most = most_vnodes(policy, each.resources, others)
+        if each.workers is None and most is not None:
+            each = replace(each, at_most=min(each.at_most, max(each.least, most)))
+        if each.at_least is not None:
+            counts[at] = each.at_most
+        made.append(each)
+    if asked.groups:
+        return replace(asked, groups=tuple(made))
+    return replace(asked, at_most=made[0].at_most)
+
+
 def _problem(asked: GangRequest) -> str:
     if not isinstance(asked.name, str):
         return "its name is no text"
-    given = (asked.workers, asked.at_least)
-    counts = (asked.at_most, *(count for count in given if count is not None))
-    if any(type(count) is not int or count < 1 for count in counts):
-        return "it is not for one vnode or more"
-    if (asked.at_least or 1) > asked.at_most:
-        return "its least number of vnodes is above its most"
-    if None not in given:
-        return "it is both for a number of vnodes and for a range"
-    for name, amount in asked.resources.items():
-        if not _is_number(amount) or not 0 <= amount < math.inf:
-            return f"{amount!r:.40} of {name!r:.40} is no amount"
-    if not all(_is_number(each) and each > 0 for each in (asked.timeout_s, asked.lease_s)):
+    names = [each.name for each in asked.classes]
+    if len(set(names)) < len(names):
+        return "two of its classes have one name"
+    for each in asked.classes:
+        if problem := each.problem:
+            return problem
+    if not all(is_number(each) and each > 0 for each in (asked.timeout_s, asked.lease_s)):
         return "its times are not above 0 s"
     return ""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ...core.exchange import Effect, Responder
 from ...core.links import LinkSpeed
 from ...core.rules.policy import Policy
-from ...core.rules.policy_decision import enforce, judge_command, judge_resources, most_vnodes
+from ...core.rules.policy_decision import enforce, judge_command, judge_gang
 from ...errors import MediatorError, PolicyRefused, RunnerDied, RunnersSpent, SiteLost
 from ...proto import federation_pb2 as pb
 from ...wire.failures import machine_trouble, told
@@ -40,7 +40,7 @@ from ..runner.deaths import place_of
 from ..settings import AgentSettings
 from ..text import in_short, mediator_said
 from .commands import arguments_of, deadline_of, run_command
-from .gangs import gang_of
+from .gangs import capped, gang_of
 from .order_transfers import OrderTransfers
 from .runners import Runners
 
@@ -294,11 +294,8 @@ class OrderExecutor:
         request = gang_of(header)
         try:
             policy = self._policy()
-            most = most_vnodes(policy, request.resources)
-            if request.workers is None and most is not None:
-                request = replace(request, at_most=min(request.at_most, max(request.least, most)))
-            judged = judge_resources(policy, request.least, request.resources)
-            enforce(self._site, judged)
+            enforce(self._site, judge_gang(policy, request.gang))
+            request = capped(request, policy)
         except MediatorError as error:
             return str(error)
         order.header_json = header_json(request.to_json())

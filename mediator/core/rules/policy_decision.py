@@ -6,7 +6,7 @@ state a fact that a rule needs, it breaks the rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -59,7 +59,7 @@ def judge(policy: Policy, wants: Wants) -> Refused | None:
         or _judge_code(policy, wants)
         or _judge_datasets(policy, wants)
         or _judge_simulation(policy, wants)
-        or judge_resources(policy, wants.vnodes, wants.resources)
+        or judge_gang(policy, wants.gang)
         or _judge_cohort(policy, wants)
     )
 
@@ -158,15 +158,16 @@ def _judge_cohort(policy: Policy, wants: Wants) -> Refused | None:
     return replace(refused, found=wants.crosses) if refused and wants.crosses else refused
 
 
-def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float]) -> Refused | None:
-    """The first cap that `vnodes` vnodes of one size exceed."""
-    most_of_all = policy.resources.vnodes
+def judge_gang(policy: Policy, gang: Iterable[tuple[int, Mapping[str, float]]]) -> Refused | None:
+    """The first cap that a gang exceeds: so many vnodes of each of its sizes."""
+    parts = list(gang)
+    vnodes, most_of_all = sum(count for count, _ in parts), policy.resources.vnodes
     if most_of_all is not None and vnodes > most_of_all:
         return Refused(
             rule="resources.vnodes", found=f"{vnodes} vnodes", allowed=f"at most {most_of_all}"
         )
     for key, name, most in _caps(policy):
-        wanted = vnodes * _units(resources.get(name, 0.0))
+        wanted = sum(count * _units(each.get(name, 0.0)) for count, each in parts)
         if wanted > _units(most):
             return Refused(
                 rule=f"resources.{key}",
@@ -176,12 +177,20 @@ def judge_resources(policy: Policy, vnodes: int, resources: Mapping[str, float])
     return None
 
 
-def most_vnodes(policy: Policy, resources: Mapping[str, float]) -> int | None:
-    """How many vnodes of a size the caps allow; None for no limit."""
-    found = [] if policy.resources.vnodes is None else [policy.resources.vnodes]
+def most_vnodes(
+    policy: Policy,
+    resources: Mapping[str, float],
+    others: Iterable[tuple[int, Mapping[str, float]]] = (),
+) -> int | None:
+    """How many vnodes of a size the caps allow beside others; None for no limit."""
+    beside, caps = list(others), policy.resources
+    found = []
+    if caps.vnodes is not None:
+        found = [max(0, caps.vnodes - sum(count for count, _ in beside))]
     for _, name, most in _caps(policy):
         if (each := _units(resources.get(name, 0.0))) > 0:
-            found.append(_units(most) // each)
+            taken = sum(count * _units(other.get(name, 0.0)) for count, other in beside)
+            found.append(max(0, _units(most) - taken) // each)
     return min(found, default=None)
 
 

@@ -34,9 +34,9 @@ class Wants:
     """The names, `module:name`, that it uses from them, except harmless ones; None if unknown."""
     brought_code: str = ""
     """SHA-256 of the user modules that it brings; empty if it brings none."""
-    vnodes: int = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    """Resources of one vnode, by Ray's names."""
+    gang: tuple[tuple[int, Mapping[str, float]], ...] = field(default=(), hash=False)
+    """The fewest vnodes of each size with which it can do, and what one of them has by Ray's
+    names."""
     cohort: int | None = None
     """The most clients of this site in a round; None if unknown in advance."""
     crosses: str = ""

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from fedpilot.fabric.core.resources import Resources
 
+from ..reservation import MOST_VNODES as MOST_OF_A_CLASS, VNodeClass
+
 MOST_VNODES = 1_000_000
 MOST_NAMES = 10_000
 LARGEST_AMOUNT = 1e18
@@ -22,7 +24,7 @@ class BadAsk(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAsk:
-    """The gang of one run: vnodes of one size at some sites."""
+    """The gang of one run: vnodes of one size, or of several classes, at some sites."""
 
     vnode: Mapping[str, float] = field(default_factory=dict)
     """Of one vnode, by Ray's names."""
@@ -30,7 +32,10 @@ class RunAsk:
     """Vnodes at each site; None for as many as fit, up to `at_most`."""
     at_least: int | None = None
     """Of a gang that begins with so many, and grows up to `at_most` while others leave room."""
-    at_most: int = 16
+    at_most: int = MOST_OF_A_CLASS
+    groups: tuple[VNodeClass, ...] = ()
+    """Its classes, if it has several: then `vnode` is empty, and `workers` are all that it needs.
+    Earlier mediators see only these, and count the run as one that fits everywhere."""
     count: int | None = None
     """Sites that it takes; None for all that are ready."""
     min_sites: int | None = None
@@ -45,6 +50,11 @@ class RunAsk:
 
     def at(self, total: Resources) -> Resources:
         """What it asks of a site of this size."""
+        if self.groups:
+            return Resources.total(
+                Resources.of({name: amount * each.least for name, amount in each.resources.items()})
+                for each in self.groups
+            )
         vnodes = self.workers or self.at_least
         if vnodes is None:
             fit = Resources.of(self.vnode).copies_in(total)
@@ -53,10 +63,13 @@ class RunAsk:
 
     def in_words(self) -> str:
         """Its part at one site, such as `2 vnodes of 1 CPU`."""
-        number = f"up to {self.at_most}" if self.workers is None else str(self.workers)
-        if self.at_least is not None:
-            number = f"{self.at_least} to {self.at_most}"
-        return f"{number} vnode{'' if number == '1' else 's'} of {Resources.of(self.vnode)}"
+        one = VNodeClass(
+            resources=self.vnode,
+            workers=self.workers,
+            at_least=self.at_least,
+            at_most=self.at_most,
+        )
+        return " and ".join(_in_words(each) for each in self.groups or (one,))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,6 +77,7 @@ class RunAsk:
             "workers": self.workers,
             "at_least": self.at_least,
             "at_most": self.at_most,
+            "groups": [each.to_json() for each in self.groups],
             "count": self.count,
             "min_sites": self.min_sites,
             "required": list(self.required),
@@ -98,6 +112,7 @@ class RunAsk:
             workers=_number(values, "workers"),
             at_least=_number(values, "at_least"),
             at_most=_number(values, "at_most") or cls().at_most,
+            groups=_classes(values.get("groups") or []),
             count=_number(values, "count"),
             min_sites=_number(values, "min_sites"),
             required=tuple(required),
@@ -105,6 +120,30 @@ class RunAsk:
             project=project,
             priority_class=class_,
         )
+
+
+def _in_words(asked: VNodeClass) -> str:
+    number = f"up to {asked.at_most}" if asked.workers is None else str(asked.workers)
+    if asked.at_least is not None:
+        number = f"{asked.at_least} to {asked.at_most}"
+    return f"{number} vnode{'' if number == '1' else 's'} of {Resources.of(asked.resources)}"
+
+
+def _classes(values: Any) -> tuple[VNodeClass, ...]:
+    if not isinstance(values, list) or len(values) > MOST_NAMES:
+        raise BadAsk(f"groups: {values!r:.80}")
+    found = []
+    for each in values:
+        try:
+            one = VNodeClass.from_json(each)
+            problem = one.problem
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadAsk(f"groups: {error!r:.80}") from None
+        amounts = one.resources
+        if problem or one.most > MOST_VNODES or not all(map(_is_amount, amounts.values())):
+            raise BadAsk(f"groups: {problem or each!r:.80}")
+        found.append(one)
+    return tuple(found)
 
 
 def _is_name(value: object) -> bool:

@@ -88,7 +88,7 @@ def test_a_simulation_wants_no_data() -> None:
     config = simulation(resources__workers=3, resources__cpus_per_worker=2.0)
     assert asked(config, user=user) == Wants(
         user="mary", role="operator", datasets=(), simulated=Simulated(loader="digits"),
-        model="mlp", code_digest="", installed_code=(), vnodes=3, resources={"CPU": 2.0},
+        model="mlp", code_digest="", installed_code=(), gang=((3, {"CPU": 2.0}),),
         cohort=20,
     )  # fmt: skip
 

@@ -159,4 +159,4 @@ def test_a_round_without_samples_says_nothing_of_the_pace() -> None:
     pace = Pace()
     pace.measured(10, 2.0)
     pace.measured(0, 1.0)
-    assert pace.seconds_per_sample == 0.2
+    assert pace.of(None) == 0.2

@@ -21,7 +21,7 @@ from fedpilot.mediator.core.rules.policy_decision import (
     judge_answer,
     judge_bytes,
     judge_command,
-    judge_resources,
+    judge_gang,
     most_vnodes,
 )
 from fedpilot.mediator.core.rules.wants import Simulated, Wants
@@ -29,7 +29,7 @@ from fedpilot.mediator.core.traffic import Direction
 from fedpilot.mediator.errors import PolicyRefused
 
 DIGEST = "a" * 64
-ALICE = Wants(user="alice", role="operator", model="mlp", vnodes=2, resources={"CPU": 1.0})
+ALICE = Wants(user="alice", role="operator", model="mlp", gang=((2, {"CPU": 1.0}),))
 STRICT = Policy(
     users=("alice", "role:admin"),
     models=("mlp", "hospital.*:*"),
@@ -49,7 +49,9 @@ STRICT = Policy(
         pytest.param(replace(ALICE, code_digest=DIGEST), id="code that is known"),
         pytest.param(replace(ALICE, brought_code=DIGEST), id="known code that it brings"),
         pytest.param(replace(ALICE, datasets=("scans",)), id="a data set by its rule"),
-        pytest.param(replace(ALICE, vnodes=4), id="as many vnodes as there may be"),
+        pytest.param(
+            replace(ALICE, gang=((4, {"CPU": 1.0}),)), id="as many vnodes as there may be"
+        ),
         pytest.param(replace(ALICE, cohort=5), id="the smallest cohort"),
         pytest.param(replace(ALICE, cohort=0), id="no client at all"),
     ],
@@ -88,13 +90,17 @@ def test_what_all_rules_allow_is_allowed(wants: Wants) -> None:
             "datasets.scans.models",
             id="a model that the data set is not for",
         ),
-        pytest.param(replace(ALICE, vnodes=5), "resources.vnodes", id="too many vnodes"),
         pytest.param(
-            replace(ALICE, resources={"CPU": 2.5}), "resources.cpus", id="too many CPUs together"
+            replace(ALICE, gang=((5, {"CPU": 1.0}),)), "resources.vnodes", id="too many vnodes"
         ),
-        pytest.param(replace(ALICE, resources={"GPU": 1.0}), "resources.gpus", id="too many GPUs"),
         pytest.param(
-            replace(ALICE, resources={"memory": 501.0}), "resources.memory", id="too much memory"
+            replace(ALICE, gang=((2, {"CPU": 2.5}),)), "resources.cpus", id="too many CPUs together"
+        ),
+        pytest.param(
+            replace(ALICE, gang=((2, {"GPU": 1.0}),)), "resources.gpus", id="too many GPUs"
+        ),
+        pytest.param(
+            replace(ALICE, gang=((2, {"memory": 501.0}),)), "resources.memory", id="too much memory"
         ),
         pytest.param(replace(ALICE, cohort=4), "minimum_cohort", id="too few clients ever"),
     ],
@@ -243,8 +249,8 @@ def test_as_many_vnodes_as_the_caps_allow_are_allowed_and_no_more(
     if most is None:
         assert vnodes is cpus is None
         return
-    assert most == 0 or judge_resources(policy, most, {"CPU": each}) is None
-    assert judge_resources(policy, most + 1, {"CPU": each}) is not None
+    assert most == 0 or judge_gang(policy, [(most, {"CPU": each})]) is None
+    assert judge_gang(policy, [(most + 1, {"CPU": each})]) is not None
 
 
 @pytest.mark.parametrize(("each", "vnodes", "cap"), [(0.1, 3, 0.3), (0.01, 190, 1.9)])
@@ -252,7 +258,22 @@ def test_caps_are_kept_in_the_units_of_ray(each: float, vnodes: int, cap: float)
     policy = Policy(resources=ResourceCaps(cpus=cap))
     assert vnodes * each > cap, "as floating point has it"
     assert most_vnodes(policy, {"CPU": each}) == vnodes
-    assert judge_resources(policy, vnodes, {"CPU": each}) is None
+    assert judge_gang(policy, [(vnodes, {"CPU": each})]) is None
+
+
+def test_the_vnodes_of_all_classes_count_together() -> None:
+    policy = Policy(resources=ResourceCaps(vnodes=5, cpus=8))
+    small, large = {"CPU": 1.0}, {"CPU": 4.0}
+    assert judge_gang(policy, [(4, small), (1, large)]) is None
+    refused = judge_gang(policy, [(1, small), (2, large)])
+    assert refused is not None
+    assert (refused.rule, refused.found) == ("resources.cpus", "9 in 3 vnodes")
+    refused = judge_gang(policy, [(5, small), (1, {"GPU": 0.5})])
+    assert refused is not None
+    assert refused.found == "6 vnodes"
+    assert most_vnodes(policy, small, [(1, large)]) == 4
+    assert most_vnodes(policy, large, [(4, small)]) == 1
+    assert most_vnodes(policy, large, [(9, small)]) == 0
 
 
 def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:
