@@ -169,24 +169,34 @@ def config_page() -> str:
 
 def _section(section: Key) -> Iterator[str]:
     assert section.section is not None
-    yield f"## `{section.path}`\n"
     required = " Required." if section.field.is_required() else ""
-    yield f"{section.meaning}{required}\n"
+    yield from _table_of(section.path, section.section, f"{section.meaning}{required}")
+
+
+def _table_of(path: str, section: type[BaseModel], meaning: str) -> Iterator[str]:
+    yield f"## `{path}`\n"
+    yield f"{meaning}\n"
     yield "| key | takes | default | meaning |"
     yield "|---|---|---|---|"
-    keys = keys_of(section.section, section.path)
+    keys = keys_of(section, path)
     for key in keys:
-        takes = f"a section, [`{key.path}`](#{_anchor(key)})" if key.section else key.allowed
+        takes = key.allowed
+        if key.section or key.items:
+            what, below = ("a section", "") if key.section else ("a list of sections", "[]")
+            takes = f"{what}, [`{key.path}{below}`](#{_anchor(key)})"
         cells = (f"`{key.name}`", takes, _default(key), key.meaning)
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
     for key in keys:
         if key.section:
             yield from _section(key)
+        elif key.items is not None:
+            about = " ".join((key.items.__doc__ or "").split())
+            yield from _table_of(f"{key.path}[]", key.items, about)
 
 
 def _anchor(key: Key) -> str:
-    return key.path.replace(".", "")
+    return key.path.translate(_NOT_IN_ANCHORS)
 
 
 def _default(key: Key) -> str:

@@ -39,6 +39,12 @@ class Key:
         return section_in(self.field.annotation)
 
     @property
+    def items(self) -> SectionType | None:
+        """The section that each item of a list holds; None if it holds no list of sections."""
+        kind = bare(self.field.annotation)
+        return section_in(get_args(kind)[0]) if get_origin(kind) is list else None
+
+    @property
     def meaning(self) -> str:
         """The docstring of the key, or else of its section."""
         section = self.section

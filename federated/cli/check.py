@@ -72,6 +72,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
         "clients_per_round": loaded.cohort_size,
         "groups": _groups(loaded),
         "graph": _graph(loaded),
+        "vnode_classes": _vnode_classes(loaded),
         "spilled": _spilled(loaded),
         "sites": list(loaded.config.sites.names),
         "samples_per_client": [found.samples_min, found.samples_median, found.samples_max],
@@ -110,6 +111,28 @@ def _groups(loaded: LoadedConfig) -> dict[str, Any] | None:
         "clients": [min(sizes), max(sizes)] if sizes else None,
         "rounds_per_group": hierarchy.rounds_per_group,
     }
+
+
+def _vnode_classes(loaded: LoadedConfig) -> list[dict[str, Any]] | None:
+    """The vnode classes; None for one, without clients where only sites know them."""
+    import numpy as np
+
+    from ..prepare.gang_request import gang_request
+
+    if not (found := gang_request(loaded.config).groups):
+        return None
+    classes, everybody = loaded.inputs.classes, np.arange(loaded.inputs.population)
+    counts = None
+    if classes is not None:
+        counts = np.bincount(classes.of(everybody), minlength=len(found)).tolist()
+    return [
+        {
+            "name": each.name,
+            "workers": [each.least, each.most],
+            "clients": None if counts is None else counts[at],
+        }
+        for at, each in enumerate(found)
+    ]
 
 
 def _graph(loaded: LoadedConfig) -> dict[str, Any] | None:
@@ -172,6 +195,8 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
         if noisy := ", ".join(graph["noised_by"]):
             yield f"`graph.adapt` gets labels with noise of site {noisy}: with the same clients at"
             yield "other sites it may find another graph, and so other bits"
+    if (classes := facts["vnode_classes"]) is not None:
+        yield f"vnode classes: {', '.join(map(_class_in_words, classes))}"
     sites = facts["sites"]
     if len(sites) > 1:
         yield f"{len(sites)} sites on this machine: {', '.join(sites)}"
@@ -210,6 +235,16 @@ def _summary(path: Path, loaded: LoadedConfig, facts: Mapping[str, Any]) -> Iter
     if code.installed:
         yield f"installed code: {', '.join(code.installed)}"
         yield f"  sha256 {code.installed_digest}"
+
+
+def _class_in_words(found: Mapping[str, Any]) -> str:
+    from fedpilot.common.text.amounts import counted
+
+    least, most = found["workers"]
+    workers = counted(most, "worker") if least == most else f"{least} to {most} workers"
+    clients = "those that sites find" if found["clients"] is None else f"{found['clients']:,}"
+    noun = "" if found["clients"] is None else f" client{'' if found['clients'] == 1 else 's'}"
+    return f"{found['name']} ({workers}) for {clients}{noun}"
 
 
 def _write_code(federation: Federation, config: Path, archive: Path) -> None:

@@ -1,4 +1,4 @@
-"""The vnode classes of a run: the rules of its config, applied to the clients that are known here."""
+"""The vnode classes of a run: the rules of its config, applied to the clients known here."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def class_conflicts_of_run(config: RunConfig) -> Iterator[Conflict]:
     if config.federation.topology == "hierarchical":
         yield Conflict(
             key="resources.groups",
-            found="`groups` with `topology: hierarchical`, where one worker trains a whole group of "
-            "clients, whose vnode classes may differ",
+            found="`groups` with `topology: hierarchical`, where one worker trains a whole group, "
+            "whose clients may be of several vnode classes",
             allowed="leave it out, or `topology: star`",
         )
 

@@ -1,4 +1,4 @@
-"""A gang of several vnode classes in a plan: whether a site can hold it, and how long each takes."""
+"""Several vnode classes in a plan: whether a site can hold them, and how long each takes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _group(each: VNodeClass, count: int, policy: SchedulingPolicy) -> BundleGrou
 
 
 def in_words(classes: Sequence[VNodeClass]) -> str:
-    """The least of a gang, such as `1 large (4 CPU), 4 small (1 CPU each)`."""
+    """The least of a gang, such as `1 large (4 CPU) and 4 small (1 CPU each)`."""
     sizes = [f"{Resources.of(each.resources)}{' each' * (each.least > 1)}" for each in classes]
     return listed(
         [f"{each.least} {each.name} ({size})" for each, size in zip(classes, sizes, strict=True)]

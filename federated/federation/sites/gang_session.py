@@ -133,7 +133,8 @@ class GangSession:
         with events.step("workers", config.resources.start_timeout, told_by_others=True):
             mediator.start(WORKLOAD, specs, relay.happened)
         relay.compare_workers()
-        by_class = relay.workforce.by_class()
+        counts = relay.workforce.by_class()
+        by_class = {each.name: counts.get(each.name, 0) for each in request.groups}
         classes = {"vnode_classes": by_class} if by_class else {}
         events.emit("workers_ready", workers=len(self.workers), seconds=seconds(), **classes)
         self._life.check()

@@ -142,6 +142,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "evaluation.early_stopping.target": ("evaluation.early_stopping.target=0.9",),
     "resources.cpus_per_worker": ("resources.cpus_per_worker=2",),
     "resources.gpus_per_worker": ("resources.gpus_per_worker=0.5",),
+    "resources.groups": (
+        "resources.groups=[{name: a, workers: 1, clients: {share: 0.5}}, "
+        "{name: b, workers: 1, cpus_per_worker: 2}]",
+    ),
     "participation.over_sampling": ("participation.over_sampling=0.5",),
     "robustness.max_site_share": ("robustness.max_site_share=0.5",),
     "robustness.max_update_norm": ("robustness.max_update_norm=5",),
@@ -267,6 +271,24 @@ def test_data_at_sites_is_written_down_without_what_does_not_count() -> None:
     assert "data:\n  from: sites\n  dataset: scans\n" in f"{to_yaml(config)}\n"
     assert config.model_dump(mode="json")["data"] == {"from": "sites", "dataset": "scans"}
     assert RunConfig.model_validate(config.model_dump(mode="json"), strict=False) == config
+
+
+def test_vnode_classes_decide_only_if_clients_get_other_bits_in_them() -> None:
+    def classes(first: str = "", second: str = "", share: float = 0.5) -> RunConfig:
+        one = f"{{name: a, workers: 1, clients: {{share: {share}}}{first}}}"
+        return parse_config(BASE, [f"resources.groups=[{one}, {{name: b, workers: 3{second}}}]"])
+
+    threads = ", cpus_per_worker: 2"
+    assert digest(classes()) == digest(parse_config(BASE))
+    assert digest(classes()) == digest(classes(second=", memory_per_worker: 2GB", share=0.3))
+    assert digest(classes(threads, threads)) == digest(
+        parse_config(BASE, ["resources.cpus_per_worker=2"])
+    )
+    others = [classes(), classes(threads), classes("", threads), classes(threads, share=0.3)]
+    others += [classes(", gpus_per_worker: 1"), classes(", gpus_per_worker: 1", threads)]
+    assert len({digest(each) for each in others}) == len(others)
+    (found,) = differences(classes(threads), classes(threads, share=0.3))
+    assert found.startswith("resources.groups: ")
 
 
 @pytest.mark.parametrize(

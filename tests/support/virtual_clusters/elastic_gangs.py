@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.fabric import NoSuchCluster, VirtualCluster
+from fedpilot.fabric import FixedSizeNodes, NoSuchCluster, VirtualCluster, VNodeId
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, FakeGroup, Faults, fake_machine
 
@@ -67,7 +67,7 @@ class Manager(VirtualClusters):
     def create(
         self, name: str, spec: VirtualCluster, *, says_what_ended: bool = False, **_: Any
     ) -> Mapping[str, Any]:
-        self._name, self._spec = name, spec
+        self._name, self._spec, self._request = name, spec, spec.request(name)
         self.waits_for_ends = says_what_ended
         self._hold_minimum()
         return self.show(name)
@@ -83,8 +83,10 @@ class Manager(VirtualClusters):
 
     def _document(self, id: str) -> Mapping[str, Any]:
         group, number = self._nodes[id], int(id.rpartition("/")[2])
-        minimum = self._spec.minimum
-        bundle = number if number < minimum else 0
+        bundle = 0
+        if number < self._spec.minimum:
+            asked = self._spec.node_groups[: self._request.group_of(number)]
+            bundle = number - sum(len(each.nodes) for each in asked)
         size = group.bundles[bundle].resources.to_ray()
         piece = {"id": group.name, "bundle": bundle, "resources": size}
         return {
@@ -92,7 +94,7 @@ class Manager(VirtualClusters):
             "parent": "a",
             "machine": "a",
             "total": size,
-            "labels": {},
+            "labels": self._request.own_labels(number),
             "groups": [piece],
             "leaves": self._notices.get(id),
         }
@@ -105,6 +107,10 @@ class Manager(VirtualClusters):
     def delete(self, name: str, *, force: bool = False) -> tuple[str, ...]:
         return (name,)
 
+    def labels_of(self, number: int) -> Mapping[str, str]:
+        """The labels of a node that the gang asked for, by its number."""
+        return self._request.own_labels(number)
+
     # -- what the test orders -------------------------------------------------------------------
 
     @property
@@ -113,15 +119,17 @@ class Manager(VirtualClusters):
         with self._lock:
             return list(self._nodes)[self._spec.minimum :][::-1]
 
-    def grow(self) -> str | None:
-        """One more node comes; None if the gang may have no more."""
+    def grow(self, at: int = 0) -> str | None:
+        """One more node of a group comes; None if that may have no more."""
         with self._lock:
-            (asked,) = self._spec.node_groups
-            if not self.held or len(self._nodes) >= (asked.max_nodes or 0):
+            asked, request = self._spec.node_groups[at], self._request
+            numbers = [int(id.rpartition("/")[2]) for id in self._nodes]
+            has = sum(request.group_of(number) == at for number in numbers)
+            if not self.held or has >= (asked.max_nodes or 0):
                 return None
-            taken = [int(id.rpartition("/")[2]) for id in self._nodes]
-            id = f"{self._name}/{max([*taken, self._spec.minimum - 1]) + 1}"
-            self._nodes[id] = self._group([asked.nodes[0].bundle()])
+            number = request.next_surplus(at, map(VNodeId, self._nodes))
+            id = f"{self._name}/{number}"
+            self._nodes[id] = self._group(asked, 1)
             return id
 
     def notice(self, node: str, seconds: float | None = None) -> None:
@@ -161,12 +169,14 @@ class Manager(VirtualClusters):
                 self._hold_minimum()
 
     def _hold_minimum(self) -> None:
-        (asked,) = self._spec.node_groups
-        group = self._group([node.bundle() for node in asked.nodes])
-        for number in range(len(asked.nodes)):
-            self._nodes[f"{self._name}/{number}"] = group
+        number = 0
+        for asked in self._spec.node_groups:
+            group = self._group(asked, len(asked.nodes))
+            for _ in asked.nodes:
+                self._nodes[f"{self._name}/{number}"] = group
+                number += 1
 
-    def _group(self, bundles: list[Any]) -> FakeGroup:
+    def _group(self, asked: FixedSizeNodes, count: int) -> FakeGroup:
         self._groups += 1
-        (asked,) = self._spec.node_groups
+        bundles = [node.bundle() for node in asked.nodes[:count]]
         return self._cluster.create_group(f"pg-{self._groups}", bundles, asked.scheduling_policy)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fedpilot.mediator.agent.orders.gangs import LONGEST_S, gang_of
+from fedpilot.mediator.agent.orders.gangs import LONGEST_S, capped, gang_of
+from fedpilot.mediator.core.reservation import VNodeClass
+from fedpilot.mediator.core.rules.policy import Policy, ResourceCaps
 from fedpilot.mediator.federation.site import GangRequest
 from fedpilot.mediator.wire.messages import BadMessage
 
@@ -15,15 +19,53 @@ SOUND = GangRequest(name="g", resources={"CPU": 1.0})
 
 
 RANGE = GangRequest(name="g", resources={"CPU": 1.0}, at_least=2, at_most=8)
+SMALL = VNodeClass(name="small", resources={"CPU": 1.0}, at_least=2, at_most=6)
+LARGE = VNodeClass(name="large", resources={"CPU": 4.0}, workers=1, labels={"zone": "in(a,b)"})
+CLASSES = GangRequest(name="g", groups=(SMALL, LARGE))
 
 
-@pytest.mark.parametrize("asked", [SOUND, RANGE])
+@pytest.mark.parametrize("asked", [SOUND, RANGE, CLASSES])
 def test_what_is_sound_is_taken_as_it_is(asked: GangRequest) -> None:
     assert gang_of(asked.to_json()) == asked
 
 
 def test_sites_of_earlier_versions_get_no_key_that_they_do_not_know() -> None:
-    assert "at_least" not in SOUND.to_json()
+    assert {"at_least", "groups"}.isdisjoint(SOUND.to_json())
+
+
+def test_classes_travel_as_json() -> None:
+    assert gang_of(json.loads(json.dumps(CLASSES.to_json()))) == CLASSES
+    assert (CLASSES.least, CLASSES.most, CLASSES.elastic) == (3, 7, True)
+    assert CLASSES.gang == ((2, {"CPU": 1.0}), (1, {"CPU": 4.0}))
+
+
+@pytest.mark.parametrize(
+    ("caps", "most"),
+    [
+        pytest.param(ResourceCaps(), 6, id="no cap"),
+        pytest.param(ResourceCaps(cpus=8), 4, id="the CPUs beside the other class"),
+        pytest.param(ResourceCaps(vnodes=4), 3, id="the vnodes beside the other class"),
+        pytest.param(ResourceCaps(cpus=6), 2, id="no more than the least"),
+    ],
+)
+def test_a_policy_caps_how_far_a_class_grows(caps: ResourceCaps, most: int) -> None:
+    small, large = capped(CLASSES, Policy(resources=caps)).groups
+    assert (small, large) == (replace(SMALL, at_most=most), LARGE)
+
+
+def test_of_two_classes_the_first_may_grow_first() -> None:
+    other = replace(SMALL, name="other")
+    request = GangRequest(name="g", groups=(SMALL, other))
+    policy = Policy(resources=ResourceCaps(vnodes=9))
+    assert [each.at_most for each in capped(request, policy).groups] == [6, 3]
+
+
+def test_one_class_is_capped_as_before() -> None:
+    policy = Policy(resources=ResourceCaps(cpus=4))
+    assert capped(SOUND, policy) == replace(SOUND, at_most=4)
+    assert capped(RANGE, policy) == replace(RANGE, at_most=4)
+    fixed = replace(SOUND, workers=3)
+    assert capped(fixed, policy) == fixed
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "lease_s"])
@@ -55,6 +97,12 @@ def test_times_have_an_end(name: str, asked: float) -> None:
         pytest.param({"policy": "x"}, id="a policy that there is not"),
         pytest.param({"name": 3}, id="a number for a name"),
         pytest.param({"more": 1}, id="a key that there is not"),
+        pytest.param({"groups": [SMALL.to_json()] * 2}, id="two classes of one name"),
+        pytest.param({"groups": [{**LARGE.to_json(), "workers": 0}]}, id="a class of none"),
+        pytest.param({"groups": [{**LARGE.to_json(), "later": 1}]}, id="a later kind of class"),
+        pytest.param({"groups": [3]}, id="a number for a class"),
+        pytest.param({"groups": 3}, id="a number for classes"),
+        pytest.param({"groups": [{**LARGE.to_json(), "labels": {"a": 1}}]}, id="a number's label"),
     ],
 )
 def test_nonsense_is_refused(changes: dict[str, Any]) -> None:

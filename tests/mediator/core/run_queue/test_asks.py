@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedpilot.fabric.core.resources import Resources
+from fedpilot.mediator.core.reservation import VNodeClass
 from fedpilot.mediator.core.run_queue import BadAsk, RunAsk
 
 
@@ -32,6 +33,15 @@ def test_an_ask_for_a_range_needs_its_least_at_every_site() -> None:
     assert ask.in_words() == "2 to 8 vnodes of 2 CPU"
 
 
+def test_an_ask_for_classes_needs_all_of_them() -> None:
+    small = VNodeClass(name="small", resources={"CPU": 1.0}, at_least=2, at_most=6)
+    large = VNodeClass(name="large", resources={"CPU": 4.0, "GPU": 1.0}, workers=1)
+    ask = RunAsk(workers=3, groups=(small, large))
+    assert RunAsk.from_json(json.loads(json.dumps(ask.to_json()))) == ask
+    assert ask.at(Resources.of({"CPU": 64})) == Resources.of({"CPU": 6, "GPU": 1})
+    assert ask.in_words() == "2 to 6 vnodes of 1 CPU and 1 vnode of 4 CPU, 1 GPU"
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -47,6 +57,10 @@ def test_an_ask_for_a_range_needs_its_least_at_every_site() -> None:
         pytest.param({"required": "a"}, id="a site that is no list"),
         pytest.param({"required": [1]}, id="a number for a site"),
         pytest.param({"data": 3}, id="a number for a data set"),
+        pytest.param({"groups": 3}, id="a number for classes"),
+        pytest.param({"groups": [{"workers": 0}]}, id="a class of none"),
+        pytest.param({"groups": [{"later": 1}]}, id="a later kind of class"),
+        pytest.param({"groups": [{"resources": {"CPU": 1e300}}]}, id="more than there is"),
     ],
 )
 def test_an_impossible_ask_is_refused(values: Any) -> None:
