@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedpilot.common.text.amounts import counted
 from fedpilot.fabric.core.places.placement import Misfit, fit, most
@@ -59,6 +59,8 @@ class PlannedSite:
 
     name: str
     machines: tuple[Machine, ...] = field(default=(), hash=False)
+    labels_known: bool = True
+    """Whether the labels of its machines are known; if not, each machine counts as suitable."""
     workers: int | None = None
     """The most vnodes of any size, if that is declared in the place of machines."""
     seconds_per_sample: float | None = None
@@ -72,7 +74,7 @@ class PlannedSite:
         if self.workers is not None:
             return self.workers
         if wish.classes:
-            return most_together(wish.classes, wish.policy, self.machines)
+            return most_together(self._as_known(wish.classes), wish.policy, self.machines)
         return most(Bundle(resources=each or wish.each), wish.policy, self.machines)
 
     def why_not(self, wish: GangWish) -> str:
@@ -80,9 +82,12 @@ class PlannedSite:
         if self.workers is not None:
             return ""
         if wish.classes:
-            return why_not(wish.classes, wish.policy, self.machines)
+            return why_not(self._as_known(wish.classes), wish.policy, self.machines)
         found = fit([Bundle(resources=wish.each)] * wish.least, wish.policy, self.machines)
         return found.reason if isinstance(found, Misfit) else ""
+
+    def _as_known(self, classes: Sequence[VNodeClass]) -> Sequence[VNodeClass]:
+        return classes if self.labels_known else [replace(each, labels={}) for each in classes]
 
 
 def in_order(sites: Iterable[PlannedSite]) -> tuple[PlannedSite, ...]:

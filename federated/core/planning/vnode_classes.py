@@ -172,7 +172,7 @@ def as_slow_as(site: SiteCapacity, parts: Sequence[ClassPart], samples: float) -
 def by_class(
     placed: Indices | None,
     class_of: Indices | None,
-    whole: Amounts,
+    whole: Indices | Amounts,
     classes: Sequence[PlannedClass],
     weights: Indices | None = None,
 ) -> Amounts:

@@ -59,6 +59,7 @@ def planned(name: str, document: Document, mediator: str) -> PlannedSite:
     return PlannedSite(
         name=name,
         machines=tuple(_machines(name, document.get("capacity"))),
+        labels_known=False,
         seconds_per_sample=pace_of(document),
         link=link_of(document),
         from_=f"the mediator at {mediator}",

@@ -101,8 +101,10 @@ class Workforce:
 
     def check_alike(self, before: Sequence[Facts] = ()) -> None:
         """Raise RunRefused if workers differ from each other or from those of `before`."""
-        named = [(f"{told['site']}/{told['worker']}", told) for told in self.all()]
-        named += [(_before(told), told) for told in before]
+        named: list[tuple[str, Facts]] = [
+            *((f"{told['site']}/{told['worker']}", told) for told in self.all()),
+            *((_before(told), told) for told in before),
+        ]
         compared: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         for name, told in named:
             compared[self.among(told)][name] = told

@@ -186,8 +186,8 @@ class WorkerPool:
                     for number, piece in zip(numbers, pieces, strict=True)
                     if piece.vnode_class is not None
                 }
-                how = {"only_of": only_of, "first": first, "moves": moves}
-                self._inbox.put(partial(self._dispatcher.submit, numbers, worker, **how))
+                submit = partial(self._dispatcher.submit, numbers, worker, only_of=only_of)
+                self._inbox.put(partial(submit, first=first, moves=moves))
         if ended is not None:
             for piece in pieces:
                 piece.answer.set_exception(ended)

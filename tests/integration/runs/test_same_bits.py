@@ -124,6 +124,42 @@ def test_two_sites_give_what_one_gives(
     assert digest(cluster, config(model, tmp_path, workers=2), sites=("a", "b")) == expected
 
 
+CLASSES = [
+    {"name": "odd", "workers": 1, "clients": {"ids": "client_*[13579]"}},
+    {"name": "even", "workers": {"min": 1, "max": 2}},
+]
+
+
+def with_classes(settings: dict[str, Any]) -> dict[str, Any]:
+    return {**settings, "resources": {"groups": CLASSES}}
+
+
+def test_vnode_classes_on_a_shared_ray_change_nothing(
+    model: str, expected: str, cluster: RayCluster, tmp_path: Path
+) -> None:
+    of_classes: list[str] = []
+
+    def look(event: Event) -> None:
+        if event.name == "worker_ready":
+            of_classes.append(event.fields["vnode_class"])
+
+    settings = with_classes(config(model, tmp_path, workers=2))
+    assert digest(cluster, settings, observe=look) == expected
+    assert {"odd", "even"} == set(of_classes)
+
+
+def test_vnode_classes_on_a_private_ray_change_nothing(
+    model: str, expected: str, tmp_path: Path
+) -> None:
+    settings = with_classes(config(model, tmp_path, workers=2))
+    settings["resources"]["ray"] = {"num_cpus": 3}
+    (tmp_path / "config.yaml").write_text(to_yaml(parse_config(settings)))
+    with fedpilot(["run", "config.yaml", "--json"], tmp_path) as run:
+        assert run.finish() == 0, run.error()
+        assert run.last("workers_ready")["vnode_classes"] == {"odd": 1, "even": 2}
+        assert run.last("run_finished")["digest"] == expected
+
+
 class Killer:
     """Kills one worker in the middle of every round, by SIGKILL."""
 

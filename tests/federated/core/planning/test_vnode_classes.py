@@ -50,6 +50,9 @@ PICKY = replace(LARGE, labels={"zone": "in(a,b)"})
         pytest.param(site("a", 64), (SMALL, LARGE), 4, id="no more than asked"),
         pytest.param(site("a", 9), (GROWING, LARGE), 6, id="a class that grows into the rest"),
         pytest.param(site("a", 7, zone="b"), (SMALL, PICKY), 4, id="the labels that it asks for"),
+        pytest.param(
+            replace(site("a", 7), labels_known=False), (SMALL, PICKY), 4, id="labels not known"
+        ),
         pytest.param(PlannedSite(name="a", workers=5), (SMALL, LARGE), 4, id="declared workers"),
     ],
 )

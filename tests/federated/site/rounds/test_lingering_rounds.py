@@ -30,6 +30,10 @@ class Workers:
 
     size = 2
 
+    def size_of(self, vnode_class: str | None) -> int:
+        assert vnode_class is None
+        return self.size
+
     def __init__(self) -> None:
         self.sent: list[tuple[WorkerCall, int]] = []
         """Pieces in the order of sending, and their workers."""
