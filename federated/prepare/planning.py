@@ -86,7 +86,6 @@ def plan_inputs(
     if like is not None:
         work = _as_measured(work, like)
     mean = None if sizes is None else float(sizes.mean())
-    everybody = np.arange(inputs.population if counts else 0, dtype=np.int64)
     return PlanInputs(
         name=name,
         population=inputs.population,
@@ -111,7 +110,9 @@ def plan_inputs(
         state_bytes=crossing_sizes(inputs.initial, inputs.roles, pushes=federation.pushes).state,
         measured=like,
         classes=_planned_classes(config, inputs, facts, sizes, like),
-        class_of=None if inputs.classes is None or not counts else inputs.classes.of(everybody),
+        class_of=inputs.classes.of(np.arange(inputs.population)).astype(np.int64)
+        if inputs.classes is not None and counts
+        else None,
     )
 
 
@@ -131,15 +132,15 @@ def _planned_classes(
         parts = np.bincount(classes.of(_some_clients(inputs)), minlength=len(groups))
     made = []
     for each, part in zip(groups, parts / parts.sum(), strict=True):
-        span = (each.workers, each.workers)
-        if isinstance(each.workers, WorkersRange):
-            span = (each.workers.min, each.workers.max)
+        workers = each.workers
+        if isinstance(workers, int):
+            workers = WorkersRange(min=workers, max=workers)
         pace = _pace(config, inputs, facts, sizes, like, device_of(each)).value
         made.append(
             PlannedClass(
                 name=each.name,
-                least=span[0],
-                most=span[1],
+                least=workers.min,
+                most=workers.max,
                 part=float(part),
                 seconds_per_sample=pace,
             )

@@ -114,12 +114,14 @@ class Workforce:
                 f"{found}; leave out machines that are unlike the others, or say `warn`"
             )
 
-    def likes(self) -> dict[str, Facts]:
-        """The facts of the first worker of each class, or of the first one of all."""
+    def likes(self) -> dict[str, Any]:
+        """What a spec says of the workers that later ones must be like; empty without any."""
         found: dict[str, Facts] = {}
         for told in self.all():
             found.setdefault(self.among(told), told)
-        return found
+        if "" in found:
+            return {"like": found[""]}
+        return {"like_by_class": found} if found else {}
 
     def by_class(self) -> dict[str, int]:
         """How many workers of each vnode class there are; empty if there is one class only."""

@@ -187,12 +187,9 @@ class GangSession:
         }
         if union is not None:
             header["place"] = union.place_of(site).to_json()
-        if loaded.config.run.reproducible == "strict":
-            likes = self.relay.workforce.likes()
-            if "" in likes:
-                header["like"] = likes.pop("")
-            if likes:
-                header["like_by_class"] = likes
+        likes = self.relay.workforce.likes()
+        if loaded.config.run.reproducible == "strict" and likes:
+            header |= likes
         if self._graph is None:
             self._graph = graph_of_spec(loaded.config, loaded.inputs.graphs)
         spec = Payload(kind="federation", header=header, tensors=self._graph)

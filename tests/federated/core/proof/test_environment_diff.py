@@ -165,6 +165,13 @@ def test_a_run_that_goes_on_elsewhere_is_compared_with_what_it_was(
         assert {each["found"] for each in log.of("workers_differ")} == {"znver4"}
 
 
+def test_a_site_that_comes_later_may_have_other_workers_unless_all_have_to_be_alike(
+    lab: Lab,
+) -> None:
+    with lab.federation(run__reproducible="warn") as federation:
+        assert "like" not in federation.start().gang.spec_of("local").header
+
+
 def test_a_site_that_comes_later_is_told_what_its_workers_have_to_be(
     lab: Lab, machines: Machines
 ) -> None:
