@@ -17,12 +17,15 @@ from click.testing import CliRunner
 from elastic_gangs import SharedCluster
 from federations import CLIENTS, Lab, Log, many_pieces, on_a_graph, raising
 from fedpilot.cli import main
+from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Federation, RunRefused
-from fedpilot.federated.errors import WorkersExhausted
+from fedpilot.federated.errors import WorkerNotMade, WorkersExhausted
 from fedpilot.federated.federation.report.wording import remark
+from fedpilot.federated.prepare.gang_request import gang_request
 from fedpilot.federated.site.workers import gang_watch, pool as pool_module
 from fedpilot.federated.site.workers.node import FederatedNode
+from fedpilot.mediator import InProcessSite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -203,29 +206,56 @@ def test_a_run_of_unlike_classes_goes_on_with_those_only(lab: Lab) -> None:
     assert result.digest == lab.run(**EVERYBODY, **unlike()).digest
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_strict_compares_the_workers_of_a_class(
-    alike: bool, lab: Lab, monkeypatch: pytest.MonkeyPatch
+class Hellos:
+    """What workers say of their threads, by the number of their vnode."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads = {0: 2, 1: 2, 2: 1, 3: 1}
+
+        def hello(_node: Any) -> dict[str, Any]:
+            vnode = int(threading.current_thread().name.split("/")[-2])
+            return {"pid": 1, "host": "a", "threads": self.threads[vnode], "sharers": ""}
+
+        monkeypatch.setattr(FederatedNode, "hello", hello)
+
+
+@pytest.fixture
+def hellos(monkeypatch: pytest.MonkeyPatch) -> Hellos:
+    return Hellos(monkeypatch)
+
+
+STRICT = {"run__reproducible": "strict", "federation__rounds": 1, **unlike(workers=2)}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_strict_compares_the_workers_of_a_class(lab: Lab, hellos: Hellos) -> None:
+    lab.run(**STRICT)
+    hellos.threads[1] = 3
+    with pytest.raises(RunRefused, match=r"threads: 2 \(local/0\) and 3 \(local/1\)"):
+        lab.run(**STRICT)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_site_that_comes_later_is_compared_class_by_class(
+    number: int, lab: Lab, hellos: Hellos
 ) -> None:
-    keys = {"run__reproducible": "strict", "federation__rounds": 1, **unlike(workers=2)}
-    threads = iter([1, 1, 2, 2, 3, 3])
-    by_vnode: dict[str, int] = {}
-
-    def hello(node: Any) -> dict[str, Any]:
-        vnode = threading.current_thread().name.split("/")[-2]
-        own = 2 if int(vnode) < 2 else 1
-        by_vnode.setdefault(vnode, own if alike else next(threads))
-        return {"pid": 1, "host": "a", "threads": by_vnode[vnode], "sharers": ""}
-
-    monkeypatch.setattr(
-        "fedpilot.federated.site.workers.node.settle", lambda *_: torch.device("cpu")
-    )
-    monkeypatch.setattr(FederatedNode, "hello", hello)
-    if alike:
-        lab.run(**keys)
-        return
-    with pytest.raises(RunRefused, match="threads: "):
-        lab.run(**keys)
+    spec = lab.federation(**STRICT).start().gang.spec_of("local")
+    told = spec.header["like_by_class"]
+    assert {name: each["threads"] for name, each in told.items()} == {"odd": 2, "even": 1}
+    manager = VirtualClusterManager(FakeCluster([fake_machine("b", CPU=8)]))
+    with manager:
+        late = InProcessSite("late", manager)
+        assert late.prepare(gang_request(lab.federation(**STRICT).config, "late")).result()
+        late.check("federated", spec).result()
+        late.start(lambda _: None).result()
+        late.release().result()
+        hellos.threads[number] = 5
+        late.prepare(gang_request(lab.federation(**STRICT).config, "late")).result()
+        late.check("federated", spec).result()
+        with pytest.raises(WorkerNotMade, match="its threads is 5, not"):
+            late.start(lambda _: None).result()
+        late.release().result()
 
 
 # -- what is said ---------------------------------------------------------------------------------
