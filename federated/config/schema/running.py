@@ -68,7 +68,7 @@ class ResourcesConfig(Section):
         default=None,
         examples=[
             [
-                {"name": "large", "workers": 1, "cpus_per_worker": 4, "clients": {"share": 0.2}},
+                {"name": "large", "workers": 1, "clients": {"share": 0.2}},
                 {"name": "small", "workers": 4},
             ]
         ],
