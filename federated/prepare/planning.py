@@ -38,9 +38,10 @@ GRAPHS_LOOKED_AT = 8
 """Rounds of a graph that is drawn anew in each."""
 
 
-def gang_wish(request: GangRequest) -> GangWish:
-    """A site's part of a gang, as a plan sees it."""
+def gang_wish(request: GangRequest, config: RunConfig | None = None) -> GangWish:
+    """A site's part of a gang, as a plan sees it; smaller classes are proposed for a config."""
     several = bool(request.groups)
+    groups = None if config is None else config.resources.groups
     return GangWish(
         each=Resources.of(request.resources),
         policy=request.policy,
@@ -48,6 +49,10 @@ def gang_wish(request: GangRequest) -> GangWish:
         at_least=request.least if several else request.at_least,
         at_most=request.most if several else request.at_most,
         classes=request.groups,
+        sections=tuple(
+            each.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+            for each in groups or ()
+        ),
     )
 
 

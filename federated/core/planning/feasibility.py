@@ -6,6 +6,7 @@ smaller vnodes. It gives up a required site, or a number of sites, only if there
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,8 +17,10 @@ from fedpilot.common.text.amounts import counted, listed
 from fedpilot.fabric.core.resources import UNIT, Resources
 
 from .sites import GangWish, PlannedSite, SitesWish, in_order
+from .vnode_classes import capped
 
 WORKERS, REQUIRED = "resources.workers", "sites.required"
+GROUPS = "resources.groups"
 COUNT, LEAST = "sites.count", "sites.min_sites"
 MEMORY = "resources.memory_per_worker"
 SIZES = {"CPU": "resources.cpus_per_worker", "GPU": "resources.gpus_per_worker"}
@@ -68,8 +71,12 @@ def alternative(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -
     if not sites:
         return {}
     needed = _Needed(_least(sites, wish), frozenset(required))
-    if gang.classes:  # which class should be smaller is not decided here
-        return settings if settings and needed.workers(sites, gang, gang.each) else {}
+    if gang.classes:
+        smaller = _smaller_classes(sites, gang, needed)
+        if smaller is None:
+            return {}
+        changed = {GROUPS: list(smaller.sections)} if smaller != gang else {}
+        return {**settings, **changed}
     for each, changed in _sizes(sites, gang, needed):
         if workers := needed.workers(sites, gang, each):
             if gang.workers is not None and workers < gang.workers:
@@ -94,11 +101,34 @@ def with_settings(
             gang = replace(gang, workers=workers)
         case {"min": least, "max": most}:
             gang = replace(gang, at_least=least, at_most=most)
+    if GROUPS in settings:
+        sections = settings[GROUPS]
+        classes = [
+            capped(each, workers["min"] if isinstance(workers, Mapping) else workers)
+            for each, workers in zip(gang.classes, (s["workers"] for s in sections), strict=True)
+        ]
+        gang = gang.of_classes(classes, sections)
     return gang, SitesWish(
         count=settings.get(COUNT, wish.count),
         least=settings.get(LEAST, wish.least),
         required=tuple(settings.get(REQUIRED, wish.required)),
     )
+
+
+def _smaller_classes(
+    sites: Sequence[PlannedSite], gang: GangWish, needed: _Needed
+) -> GangWish | None:
+    """The largest gang that fits, if no class may have more workers than a number."""
+
+    if not gang.sections:
+        return gang if needed.workers(sites, gang, gang.each) else None
+
+    def too_many(most: int) -> bool:
+        return not needed.workers(sites, gang.with_at_most(most), gang.each)
+
+    largest = max(each.least for each in gang.classes)
+    most = bisect_right(range(1, largest + 1), False, key=too_many)
+    return gang.with_at_most(most) if most else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedpilot.common.text.amounts import counted
 from fedpilot.fabric.core.places.placement import Misfit, fit, most
@@ -12,7 +13,7 @@ from fedpilot.fabric.core.resources import Resources
 from fedpilot.mediator.core.links import LinkSpeed
 from fedpilot.mediator.core.reservation import VNodeClass
 
-from .vnode_classes import in_words, most_together, why_not
+from .vnode_classes import capped, in_words, most_together, why_not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,31 @@ class GangWish:
     at_most: int
     classes: tuple[VNodeClass, ...] = ()
     """Its vnode classes, if there are several; the numbers above are those of all together."""
+    sections: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """The classes as a config writes them, if it is known."""
+
+    def with_at_most(self, workers: int) -> GangWish:
+        """The wish with so many workers at most in each class, or in the minimum of its range."""
+        classes, sections = [], []
+        for each, section in zip(self.classes, self.sections, strict=True):
+            fewer = capped(each, workers)
+            span = {"min": fewer.at_least, "max": fewer.at_most}
+            written = fewer.workers if fewer.at_least is None else span
+            classes.append(fewer)
+            sections.append(section if fewer == each else {**section, "workers": written})
+        return self.of_classes(classes, sections)
+
+    def of_classes(
+        self, classes: Sequence[VNodeClass], sections: Sequence[Mapping[str, Any]]
+    ) -> GangWish:
+        """The wish for other classes."""
+        return replace(
+            self,
+            at_least=sum(each.least for each in classes),
+            at_most=sum(each.most for each in classes),
+            classes=tuple(classes),
+            sections=tuple(sections),
+        )
 
     def __str__(self) -> str:
         few = "at least " if self.at_least is not None and self.at_least < self.at_most else ""

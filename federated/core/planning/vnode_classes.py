@@ -85,6 +85,13 @@ def most_together(
     return sum(counts)
 
 
+def capped(asked: VNodeClass, workers: int) -> VNodeClass:
+    """The class with so many workers at most; of a range, the minimum is lowered."""
+    if asked.at_least is not None:
+        return replace(asked, at_least=min(asked.at_least, workers))
+    return replace(asked, workers=min(asked.least, workers))
+
+
 def _group(each: VNodeClass, count: int, policy: SchedulingPolicy) -> BundleGroup:
     selector = {label: parse(condition) for label, condition in each.labels.items()}
     bundle = Bundle(resources=Resources.of(each.resources), selector=selector)

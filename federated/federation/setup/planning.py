@@ -41,7 +41,7 @@ def fitting(
     at_mediator: bool = False,
 ) -> dict[str, int] | Shortfall:
     """The vnodes of each site that takes part, or why the gang does not fit."""
-    return vnodes_of(sites, gang_wish(request), sites_wish(config, at_mediator=at_mediator))
+    return vnodes_of(sites, gang_wish(request, config), sites_wish(config, at_mediator=at_mediator))
 
 
 def not_feasible(shortfall: Shortfall) -> NotFeasible:

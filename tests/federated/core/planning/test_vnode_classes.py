@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from hypothesis import given, strategies as st
 
 from fedpilot.fabric import Resources, SchedulingPolicy
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from fedpilot.federated.core.planning.document import document_of
+from fedpilot.federated.config import parse_config
+from fedpilot.federated.config.schema import RunConfig
+from fedpilot.federated.core.planning.document import as_options, document_of
 from fedpilot.federated.core.planning.feasibility import Shortfall, vnodes_of
 from fedpilot.federated.core.planning.plan import Known, PlanInputs, PlannedMemory, planned
 from fedpilot.federated.core.planning.sites import GangWish, PlannedSite, SitesWish
 from fedpilot.federated.core.planning.vnode_classes import PlannedClass, split
+from fedpilot.federated.prepare.gang_request import gang_request
+from fedpilot.federated.prepare.planning import gang_wish, sites_wish
 from fedpilot.mediator.core.assignment import RoundWork
 from fedpilot.mediator.core.reservation import VNodeClass
 
@@ -102,6 +107,74 @@ def test_fewer_sites_are_proposed_where_these_hold_all_classes() -> None:
     assert isinstance(short, Shortfall)
     assert short.settings == {"sites.count": 2}
     assert short.fits == "2 sites of 3 small (1 CPU each) and 1 large (4 CPU)"
+
+
+BASE: dict[str, Any] = {
+    "federation": {"number_of_clients": 4},
+    "model": {"model_type": "mlp"},
+    "data": {"dataset_type": "digits"},
+}
+
+
+def shortage(config: RunConfig, sites: list[PlannedSite]) -> Shortfall | dict[str, int]:
+    asked = gang_wish(gang_request(config), config)
+    return vnodes_of(sites, asked, sites_wish(config, at_mediator=True))
+
+
+@given(
+    sites=st.lists(st.lists(st.sampled_from([0.5, 2, 4, 9]), max_size=3), max_size=3),
+    sizes=st.lists(
+        st.tuples(st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 9), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    policy=st.sampled_from(SchedulingPolicy),
+)
+def test_what_is_proposed_instead_fits_and_more_does_not(
+    sites: list[list[float]], sizes: list[tuple[float, int, bool]], policy: SchedulingPolicy
+) -> None:
+    there = [site(f"s{at}", *cpus) for at, cpus in enumerate(sites)]
+    groups = [
+        {
+            "name": f"c{at}",
+            "workers": {"min": least, "max": 9} if grows else least,
+            "cpus_per_worker": cpus,
+            "clients": {"share": 1 / len(sizes)},
+        }
+        for at, (cpus, least, grows) in enumerate(sizes)
+    ]
+    resources = {"groups": groups, "placement_group_strategy": str(policy)}
+    config = parse_config({**BASE, "resources": resources})
+    found = shortage(config, there)
+    if isinstance(found, dict):
+        assert all(count >= sum(least for _, least, _ in sizes) for count in found.values())
+        return
+    if not found.settings:
+        smallest = parse_config(
+            {**BASE, "resources": {**resources, "groups": [{**g, "workers": 1} for g in groups]}}
+        )
+        assert isinstance(shortage(smallest, there), Shortfall)
+        return
+    smaller = parse_config({**BASE, "resources": resources}, as_options(found.settings))
+    assert isinstance(shortage(smaller, there), dict)
+    most = max(each.least for each in gang_request(smaller).groups)
+    more = gang_wish(gang_request(config), config).with_at_most(most + 1)
+    assert isinstance(vnodes_of(there, more, SitesWish()), Shortfall)
+
+
+def test_a_shortfall_proposes_fewer_workers_of_the_largest_classes() -> None:
+    groups = [
+        {"name": "small", "workers": 6, "clients": {"share": 0.5}},
+        {"name": "large", "workers": 1, "cpus_per_worker": 4},
+    ]
+    found = shortage(parse_config({**BASE, "resources": {"groups": groups}}), [site("a", 7)])
+    assert isinstance(found, Shortfall)
+    assert found.fits == "1 site of 3 small (1 CPU each) and 1 large (4 CPU)"
+    (option,) = as_options(found.settings)
+    assert option == (
+        'resources.groups=[{"name": "small", "workers": 3, "clients": {"share": 0.5}}, '
+        '{"name": "large", "workers": 1, "cpus_per_worker": 4.0}]'
+    )
 
 
 @given(
