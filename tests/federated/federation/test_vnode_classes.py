@@ -293,7 +293,8 @@ def test_check_says_how_many_clients_each_class_has(lab: Lab, tmp_path: Path) ->
 
 def test_plan_says_how_long_each_class_takes_and_what_would_fit(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text(json.dumps(lab.config(**SPLIT, resources__ray={"num_cpus": 3})))
+    keys = {**SPLIT, "training__execution": None, "resources__ray": {"num_cpus": 3}}
+    path.write_text(json.dumps(lab.config(**keys)))
     told = " ".join(CliRunner().invoke(main, ["plan", str(path)]).output.split())
     assert re.search(r"odd 1 vnode for 6 clients, \S+ \S+ a round; even 2 vnodes for 6", told)
     short = CliRunner().invoke(main, ["plan", str(path), "--set", "resources.ray.num_cpus=2"])
