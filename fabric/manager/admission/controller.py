@@ -45,6 +45,7 @@ from .bundler import Bundler
 from .fragmentation import Fragmentation
 from .lost_nodes import LostNodes, taken_by_others
 from .request_checks import RequestChecks
+from .unplaced import Unplaced
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class AdmissionController:
             usage=LiveUsage(file.note(USAGE)),
         )
         """Decides about the virtual clusters that share the machines."""
+        self.unplaced = Unplaced(self.state, statuses, router)
+        """What has no places."""
         self._nested: Iterable[Decision] = ()
         """The last decisions on virtual clusters inside others."""
 
@@ -114,18 +117,6 @@ class AdmissionController:
     def lost(self) -> bool:
         """Whether the state could not be saved, so that the one in memory may not be valid."""
         return self._file.closed
-
-    def physical_demand(self) -> tuple[Resources, ...]:
-        """All that is held and that waits, for the autoscaler; empty if no machine is needed."""
-        ledger = self.state.ledger
-        waiting = [each for each in self.state.waiting if each.parent == ROOT]
-        unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
-        unmet += [request.least for request in waiting if request.least]
-        unmet += self._router.demand()
-        if not unmet:
-            return ()
-        held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
-        return (*held, *unmet)
 
     # -- admission ----------------------------------------------------------------------------
 
