@@ -205,8 +205,10 @@ class VirtualClusterManager:
         if name in self._gangs:
             raise GangExists(name)
 
-        # 2. Refuse an infeasible request: Ray would wait for it forever.
-        check_feasible(spec, self._cluster.machines(), name=name)
+        # 2. Refuse an infeasible request: a private Ray would wait for it forever. The manager of a
+        # shared one judges by itself, since it knows queues, and whether machines may come.
+        if not self._cluster.shared:
+            check_feasible(spec, self._cluster.machines(), name=name)
 
         # 3. Reserve; a failure removes what has been reserved by then.
         with ExitStack() as undo:

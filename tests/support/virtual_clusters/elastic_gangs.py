@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.fabric import NoSuchCluster, VirtualCluster
+from fedpilot.fabric import FabricError, NoSuchCluster, VirtualCluster
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, FakeGroup, Faults, fake_machine
 
@@ -61,12 +61,16 @@ class Manager(VirtualClusters):
         self.leaves_when_ended = True
         self.waits_for_ends = False
         """Whether the gang says when all has ended on a node."""
+        self.refuses: FabricError | None = None
+        """What it says of the next request."""
 
     # -- what a gang asks -----------------------------------------------------------------------
 
     def create(
         self, name: str, spec: VirtualCluster, *, says_what_ended: bool = False, **_: Any
     ) -> Mapping[str, Any]:
+        if self.refuses is not None:
+            raise self.refuses
         self._name, self._spec = name, spec
         self.waits_for_ends = says_what_ended
         self._hold_minimum()
