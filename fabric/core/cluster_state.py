@@ -35,7 +35,8 @@ class Notice:
     ready: bool = False
     """Whether all in it has ended, so that it may leave at once; a node leaves once it is idle."""
     node: VNodeId | None = None
-    """The node that leaves, which is one above the minimum; None: all of the virtual cluster."""
+    """The node that leaves: one above the minimum, or a flexible vnode with what it borrowed. None:
+    all of the virtual cluster."""
     stops: bool = True
     """Whether it leaves even if work runs; otherwise the notice is withdrawn at that time."""
 

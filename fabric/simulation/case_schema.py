@@ -90,6 +90,9 @@ class CasePart(CaseSection):
     flexible: bool = False
     group: Annotated[int, Field(ge=0)] = 0
     """Which of the workload's `policies` places it."""
+    borrowed: bool = False
+    """Whether these members run on what a virtual cluster borrowed: they are surplus, and none is
+    started. `members` says nothing then."""
 
 
 class RunningMember(CaseSection):

@@ -92,8 +92,8 @@ class CaseFacts:
         parts = tuple(
             GangPart(
                 request=self.scale.amounts(part.request),
-                least=part.members.min,
-                most=part.members.max,
+                least=0 if part.borrowed else part.members.min,
+                most=0 if part.borrowed else part.members.max,
                 flexible=part.flexible,
                 selector=tuple((k, parse(v)) for k, v in sorted(part.selector.items())),
                 group=part.group,

@@ -83,6 +83,11 @@ class GangPart:
     group: int = 0
     """Which of the gang's policies places it."""
 
+    @property
+    def borrowed(self) -> bool:
+        """Whether members only leave: they are surplus that is not started by a plan."""
+        return not self.most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:

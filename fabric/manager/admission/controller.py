@@ -41,6 +41,7 @@ from ..scheduling.live_usage import USAGE, LiveUsage
 from ..scheduling.queue_book import QueueBook
 from ..scheduling.root_scheduler import RootScheduler
 from ..status import RECORD, Statuses
+from .borrowed import BorrowedPlaces
 from .bundler import Bundler
 from .fragmentation import Fragmentation
 from .lost_nodes import LostNodes, taken_by_others
@@ -74,6 +75,7 @@ class AdmissionController:
         self._fragmentation = Fragmentation(self.state, clock)
         self.lost_nodes = LostNodes(bundler, router, statuses, self.end)
         """What follows when single nodes are gone."""
+        self._borrowed = BorrowedPlaces(bundler, router, statuses, self.end, self.give_back)
         self.book = QueueBook(file.note(QUEUES))
         self._checks = RequestChecks(self.state, self.book, self._settings)
         self.root = RootScheduler(
@@ -297,9 +299,13 @@ class AdmissionController:
         self.state.add(replace(self.state.entries[id], stopped=notice))
         self._statuses.stopped(id, why)
 
-    def drop(self, node: VNodeId, why: str) -> None:
-        """Take a node above the minimum back, with its work; what is inside it ends."""
-        self.lost_nodes.left(node, why)
+    def drop(self, id: ClusterId, node: VNodeId, why: str) -> None:
+        """Take a node above the minimum back, or what a flexible vnode borrowed, with its work."""
+        if self.state.entries[id].request.is_surplus(node):
+            self.lost_nodes.left(node, why)
+        else:
+            self._borrowed.take_back(node, why)
+            self.lost_nodes.forget_notices(id, (node,))
 
     def _back_in_line(self, id: ClusterId) -> None:
         """Free all places of a virtual cluster, end all inside it, and let it wait."""

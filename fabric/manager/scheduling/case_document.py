@@ -115,12 +115,13 @@ def _workload(
         each = workload.gang.parts[index]
         given = {
             "request": {n: a for n, a in scale.by_name(each.request).items() if a},
-            "members": {"min": each.least, "max": each.most},
+            "members": None if each.borrowed else {"min": each.least, "max": each.most},
             "selector": {label: str(condition) for label, condition in each.selector},
             "flexible": each.flexible,
             "group": each.group,
+            "borrowed": each.borrowed,
         }
-        return {key: value for key, value in given.items() if value not in ({}, False, 0)}
+        return {key: value for key, value in given.items() if value not in ({}, False, 0, None)}
 
     def member(index: int, machine: MachineIndex, gpus: tuple[int, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {"part": index, "node": names[machine]}

@@ -2,8 +2,9 @@
 
 They show the cluster as it will be once all notices are carried out: a virtual cluster under notice
 is not in them, and one that is promised places runs on them. So no plan decides a second time what
-another one has decided. What is borrowed and idle counts as free, and what is borrowed and in use
-lessens its machine, as work outside of all virtual clusters does.
+another one has decided. What is borrowed and idle counts as free. What is borrowed and in use is
+surplus of its virtual cluster if work in that may be stopped. Otherwise it lessens its machine, as
+work outside of all virtual clusters does.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import replace
 
 from ...core.cluster_state import ClusterState, Entry
-from ...core.ledger import Ledger
 from ...core.places.gpus import free_gpus
+from ...core.places.placement import GPU
 from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
 from ...core.resources import UNIT, Resources
 from ...core.scheduling.fairshare import capacity_by_pool
@@ -53,6 +54,9 @@ class LiveFacts:
         self._table: QueueTable
         self._index: dict[MachineId, MachineIndex] = {}
         self._outside: dict[MachineId, Resources] = {}
+        self._lent: dict[VNodeId, Resources] = {}
+        """What flexible vnodes borrowed, use, and may lose."""
+        self._classes = queues.table(Scale.of({}))
         self._resting: frozenset[ClusterId] = frozenset()
         self._expected: frozenset[ClusterId] = frozenset()
         self._shares = False
@@ -112,18 +116,21 @@ class LiveFacts:
         loans of `stuck` vnodes could not be returned.
         """
         self.look()
-        ledger, entries = self._state.ledger, self._state.entries
-        outside = _outside(ledger, stuck)
+        entries = self._state.entries
+        outside, lent = self._in_use(stuck)
         if self._changed is None or self._outgrown(self._changed) or self._is_out_of_scale():
             self._begin(outside)
             changed: Iterable[ClusterId] = [*entries]
         else:
-            some = (self._resting, resting, stale_since, self._expected, expected)
+            differ = (
+                _cluster_of(id) for id in {*lent, *self._lent} if lent.get(id) != self._lent.get(id)
+            )
+            some = (self._resting, resting, stale_since, self._expected, expected, differ)
             changed = [*self._changed, *itertools.chain.from_iterable(some)]
             if self._machines_changed:
                 changed += self._set_machines(outside)
             self._set_outside(outside)
-        self._changed, self._machines_changed = set(), False
+        self._changed, self._machines_changed, self._lent = set(), False, lent
         self._resting, self._expected = frozenset(resting), frozenset(expected)
         for id in dict.fromkeys(changed):
             if WorkloadId(id) in self._facts.workloads:
@@ -185,6 +192,7 @@ class LiveFacts:
             self._scale,
             self._index,
             grows=not entry.waiting and entry.request.id not in self._resting,
+            lent=self._lent,
         )
         self.asked[entry.request.id] = asked
         found, since = self._workload(entry, asked), entry.since or entry.asked_at
@@ -221,6 +229,33 @@ class LiveFacts:
         if known is None or known[0] != entry.asked_at:
             known = self._ages[entry.request.id] = entry.asked_at, next(self._numbers)
         return known[1]
+
+    def _in_use(
+        self, stuck: Container[VNodeId]
+    ) -> tuple[dict[MachineId, Resources], dict[VNodeId, Resources]]:
+        """What virtual clusters do not have of each machine; and what some of them borrowed, use,
+        and may lose. A loan under notice is neither."""
+        ledger, entries = self._state.ledger, self._state.entries
+        outside = {vnode.machine: vnode.resources for vnode in ledger.of(DEFAULT)}
+        lent = dict[VNodeId, Resources]()
+        for loan in ledger.loans():
+            vnode = ledger.vnodes[loan.vnode]
+            if vnode.parent != vnode.machine or (ledger.unused(loan) and vnode.id not in stuck):
+                continue
+            entry = entries.get(vnode.cluster)
+            if entry is None or not self._may_be_stopped(entry, loan.resources):
+                outside[vnode.machine] = outside.get(vnode.machine, Resources()) + loan.resources
+            elif entry.leaves is None and all(each.node != vnode.id for each in entry.nodes_leave):
+                lent[vnode.id] = lent.get(vnode.id, Resources()) + loan.resources
+        return outside, lent
+
+    def _may_be_stopped(self, entry: Entry, lent: Resources) -> bool:
+        """Whether work on a loan may be stopped; a loan of GPUs and of a share of one counts apart,
+        since no member has both."""
+        request = entry.request
+        given = request.priority_class, 0, request.preemptible
+        mixed = lent[GPU] > UNIT and lent[GPU] % UNIT
+        return self._classes.priority_and_preemptible(*given)[1] and not mixed
 
     def _outgrown(self, changed: Iterable[ClusterId]) -> bool:
         """Whether a request names a resource, or a share of a GPU, that is not counted."""
@@ -310,17 +345,6 @@ def _scale_of(state: ClusterState, names: Collection[str]) -> Scale:
             if name in totals:
                 totals[name] += amount
     return Scale.of({name: amount / UNIT for name, amount in totals.items()})
-
-
-def _outside(ledger: Ledger, stuck: Container[VNodeId]) -> dict[MachineId, Resources]:
-    """What work outside of virtual clusters holds of each machine, and loans that are in use."""
-    found = {vnode.machine: vnode.resources for vnode in ledger.of(DEFAULT)}
-    for loan in ledger.loans():
-        vnode = ledger.vnodes[loan.vnode]
-        idle = ledger.unused(loan) and loan.vnode not in stuck
-        if vnode.parent == vnode.machine and not idle:
-            found[vnode.machine] = found.get(vnode.machine, Resources()) + loan.resources
-    return found
 
 
 def _cluster_of(vnode: str) -> ClusterId:

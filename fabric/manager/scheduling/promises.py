@@ -8,11 +8,11 @@ got its places otherwise, or can no longer get them, is withdrawn.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core.cluster_state import ClusterState, Entry, Notice
 from ...core.ledger import Ledger
-from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId
+from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
 from ...core.resources import Resources
 
 
@@ -81,23 +81,27 @@ class Rooms:
     def __init__(self, state: ClusterState, stuck: Container[VNodeId] = ()) -> None:
         """Loans of `stuck` vnodes are not returned."""
         self._ledger = ledger = state.ledger
+        self._stuck = stuck
         self._changed: dict[MachineId, Resources] = {}
         """What machines have free where that is not what they have now."""
-        for loan in ledger.loans():
-            vnode = ledger.vnodes[loan.vnode]
-            leaves = state.entries[vnode.cluster].leaves if vnode.cluster in state.entries else None
-            idle = ledger.unused(loan) and loan.vnode not in stuck
-            if vnode.parent == vnode.machine and leaves is None and idle:
-                self._changed[vnode.machine] = self._free(vnode.machine) + loan.resources
-        for entry in [state.entries[id] for id in state.moving]:
-            if entry.notices and entry.request.parent == ROOT:
-                self.leaves(leaving_of(entry, ledger))
+        lent = {ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
+        for entry in [state.entries[id] for id in {*state.moving, *lent} & state.entries.keys()]:
+            if entry.request.parent == ROOT:
+                self.leaves(freed(entry, ledger, stuck))
 
     def leaves(self, vnodes: Collection[VNode]) -> None:
         """These vnodes leave, too."""
         for machine, held in _by_machine(vnodes).items():
             if machine in self._ledger.machines:
                 self._changed[machine] = self._free(machine) + held
+
+    def noticed(self, before: Entry, after: Entry) -> None:
+        """More of a virtual cluster leaves."""
+        gave = _by_machine(freed(before, self._ledger, self._stuck))
+        for machine, held in _by_machine(freed(after, self._ledger, self._stuck)).items():
+            if machine in self._ledger.machines:
+                more = held - gave.get(machine, Resources())
+                self._changed[machine] = self._free(machine) + more
 
     def take(self, vnodes: Collection[VNode]) -> bool:
         """Take the room of these vnodes, all or nothing; False if there is too little."""
@@ -115,12 +119,35 @@ class Rooms:
 
 
 def leaving_of(entry: Entry, ledger: Ledger) -> tuple[VNode, ...]:
-    """The vnodes of a virtual cluster that are under notice."""
+    """The vnodes of a virtual cluster that are under notice; of a flexible one what it borrowed."""
     held = ledger.of(entry.request.id)
     if entry.leaves is not None:
         return held
     nodes = {notice.node for notice in entry.nodes_leave}
-    return tuple(vnode for vnode in held if vnode.id in nodes)
+    return tuple(_alone(vnode, ledger) for vnode in held if vnode.id in nodes)
+
+
+def _alone(vnode: VNode, ledger: Ledger) -> VNode:
+    """What leaves of a vnode that is itself under notice."""
+    if vnode.kind is VNodeKind.FIXED:
+        return vnode
+    return replace(vnode, resources=ledger.borrowed(vnode.id))
+
+
+def freed(entry: Entry, ledger: Ledger, stuck: Container[VNodeId]) -> list[VNode]:
+    """What is free once all of a virtual cluster that is under notice has left, and its idle loans
+    are returned; loans of `stuck` vnodes are not."""
+    found = {vnode.id: vnode for vnode in leaving_of(entry, ledger)}
+    for vnode in ledger.of(entry.request.id):
+        if vnode.id not in found and (idle := idle_of(vnode, ledger, stuck)):
+            found[vnode.id] = replace(vnode, resources=idle)
+    return list(found.values())
+
+
+def idle_of(vnode: VNode, ledger: Ledger, stuck: Container[VNodeId]) -> Resources:
+    """What a vnode has borrowed and could return; nothing if it is `stuck`."""
+    loans = () if vnode.id in stuck else ledger.loans_of(vnode.id)
+    return Resources.total(loan.resources for loan in loans if ledger.unused(loan))
 
 
 def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
@@ -130,7 +157,10 @@ def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
         held = state.ledger.of(entry.request.id) if entry.notices else ()
         for notice in entry.notices:
             if notice.claimant is not None:
-                mine = [each for each in held if notice.node in (None, each.id)]
+                if notice.node is None:
+                    mine = [*held]
+                else:
+                    mine = [_alone(each, state.ledger) for each in held if each.id == notice.node]
                 found.setdefault(notice.claimant, []).extend(mine)
     return found
 
@@ -170,4 +200,9 @@ def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:
 
 def _has_ended(notice: Notice, ledger: Ledger) -> bool:
     """Whether nothing runs any more on what leaves."""
-    return notice.ready and (notice.node is None or not ledger.carved(notice.node))
+    if notice.node is None or not notice.ready:
+        return notice.ready
+    vnode = ledger.vnodes.get(notice.node)
+    if vnode is not None and vnode.kind is VNodeKind.FLEXIBLE:
+        return all(ledger.unused(loan) for loan in ledger.loans_of(vnode.id))
+    return not ledger.carved(notice.node)

@@ -29,10 +29,10 @@ from ...core.scheduling.records import (
 from ...core.scheduling.snapshot import SchedulingSnapshot
 from ...core.scheduling.waiting_line import WaitingLine
 from ..status import Statuses
-from .asked import Asked, stopped_by
+from .asked import Asked, StoppedMember, stopped_by
 from .live_facts import LiveFacts
 from .live_usage import USAGE, LiveUsage
-from .promises import Rooms, leaving_of, overdue, promised, without_room
+from .promises import Rooms, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
 from .spared import first_spared
 from .usage_samples import UsageSamples
@@ -55,8 +55,8 @@ class PlacesControl(Protocol):
     def stop(self, id: ClusterId, why: str) -> None:
         """Take all places of a virtual cluster back; it waits again, at its place in line."""
 
-    def drop(self, node: VNodeId, why: str) -> None:
-        """Take a node above the minimum of a virtual cluster back, with all in it."""
+    def drop(self, id: ClusterId, node: VNodeId, why: str) -> None:
+        """Take back a node above the minimum with all in it, or what a flexible vnode borrowed."""
 
     def end(self, id: ClusterId, why: str) -> object:
         """End a virtual cluster."""
@@ -248,7 +248,7 @@ class RootScheduler:
                 if notice.node is None:
                     self._places.stop(id, _left(notice))
                 else:
-                    self._places.drop(notice.node, _left(notice))
+                    self._places.drop(id, notice.node, _left(notice))
             if found.dropped or found.withdrawn or found.leaving:
                 self.news = True
             if not (any(kept) or found.leaving or found.dropped or found.withdrawn):
@@ -411,19 +411,27 @@ class RootScheduler:
                 self._statuses.note(id, "node added", why)
 
     def _stop(
-        self, id: ClusterId, decision: StopMembers, stopped: Sequence[VNodeId], rooms: Rooms
+        self, id: ClusterId, decision: StopMembers, stopped: Sequence[StoppedMember], rooms: Rooms
     ) -> None:
-        """Give it notice, or single nodes; one that is only promised places waits again."""
+        """Give it notice, or single nodes, or what it borrowed; one that is only promised places
+        waits again."""
         entry, now = self._state.entries[id], self._clock()
+        request = entry.request
         if entry.promised and entry.waiting:
             self._state.add(replace(entry, promised=()))
             rooms.leaves(entry.promised)
             if decision.claimant is not None:
                 self._hand_over(id, ClusterId(decision.claimant))
             return
-        left = {*self.facts.asked[id].ids} - {each.node for each in entry.nodes_leave}
-        nodes = [each for each in stopped if each in self._state.ledger.vnodes]
-        for node in nodes if left - {*stopped} else [None]:
+        own = {each.node for each in self.facts.asked[id].stoppable if not each.borrowed}
+        goes = {each.node for each in stopped if not each.borrowed}
+        left = (
+            own
+            - goes
+            - {n.node for n in entry.nodes_leave if n.node and request.is_surplus(n.node)}
+        )
+        nodes = [each for each in stopped if each.node in self._state.ledger.vnodes]
+        for node, borrowed in nodes if left or not goes else [(None, False)]:
             stops = self._book.file.stops
             notice = Notice(
                 at=now + (self._book.file.settings.grace_s if stops else PATIENCE_S),
@@ -431,13 +439,11 @@ class RootScheduler:
                 rule=str(decision.reason.rule),
                 reason=decision.reason.text,
                 node=node,
-                ready=not stops and not entry.says_what_ended,
+                ready=borrowed or (not stops and not entry.says_what_ended),
                 stops=stops,
             )
-            before = leaving_of(entry, self._state.ledger)
+            rooms.noticed(entry, entry.given(notice))
             entry = entry.given(notice)
-            after = leaving_of(entry, self._state.ledger)
-            rooms.leaves([each for each in after if each not in before])
             self._statuses.note(id, "notice", _noticed(notice, now), on_record=stops)
         self._state.add(entry)
 
@@ -453,12 +459,12 @@ class RootScheduler:
 
 def _still_valid(
     found: SchedulingPlan,
-    stopped: Sequence[tuple[VNodeId, ...]],
+    stopped: Sequence[tuple[StoppedMember, ...]],
     unchanged: Callable[[ClusterId], bool],
-) -> list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]:
+) -> list[tuple[StartMembers | StopMembers, tuple[StoppedMember, ...]]]:
     """The decisions on workloads that are as the plan saw them, and their claimants, too, each with
-    the vnodes that it stops."""
-    valid = list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]()
+    what it stops."""
+    valid = list[tuple[StartMembers | StopMembers, tuple[StoppedMember, ...]]]()
     for each, vnodes in zip(found.decisions, stopped, strict=True):
         assert not isinstance(each, MoveMember), "a file of queues with consolidation is refused"
         claimant = each.claimant if isinstance(each, StopMembers) else None

@@ -15,7 +15,7 @@ from ...core.scheduling.snapshot import SchedulingSnapshot
 from ...spec.queues import DEFAULT_POOL
 from .asked import asked_anew, down, up
 from .live_facts import LiveFacts
-from .promises import leaving_for, promised
+from .promises import idle_of, leaving_for, promised
 
 
 def first_spared(
@@ -56,6 +56,7 @@ class _Search:
         stuck: Container[VNodeId],
     ) -> None:
         self._ledger, self._facts, self._snapshot = state.ledger, facts, snapshot
+        self._stuck = stuck
         self._index = {id: row for row, id in enumerate(facts.machines)}
         self._machines = Machines(snapshot)
         idle = _idle_loans(state, stuck)
@@ -70,7 +71,7 @@ class _Search:
             if vnode.machine in self._index:
                 free[self._index[vnode.machine]] += up(vnode.resources, scale)
         for vnode in victims:
-            own = vnode.resources - self._ledger.borrowed(vnode.id)
+            own = vnode.resources - idle_of(vnode, self._ledger, self._stuck)
             free[self._index[vnode.machine]] -= up(own, scale)
             stay.add(self._index[vnode.machine])
         if (free[[*stay]] < 0).any():

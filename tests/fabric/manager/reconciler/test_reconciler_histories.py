@@ -78,6 +78,8 @@ SHARED: tuple[Callable[[str, str], Entry], ...] = (
         preemptible=False,
     ),
     lambda name, inside: asks(name, up_to(4, nodes(1, 1)), inside=inside),
+    lambda name, inside: asks(name, least=1, most=6, inside=inside, project="vision"),
+    lambda name, inside: asks(name, nodes(1), most=8, inside=inside, project="speech"),
 )
 """Those that wait in the queues of a file."""
 
@@ -167,7 +169,10 @@ def assert_nodes_within_bounds(world: World) -> None:
         assert all(count <= most[at] for at, count in counts.items()), (id, fixed)
         if request.parent != ROOT:
             assert not any(map(request.is_surplus, fixed))
-        assert {each.node for each in entry.nodes_leave} <= {*fixed}
+        flexible = {v.id for v in world.cluster_state.ledger.of(id)} - {*fixed}
+        leaving = {each.node for each in entry.nodes_leave}
+        assert {node for node in leaving if node and "@" not in node} <= {*fixed}
+        assert not any(map(request.is_surplus, flexible))
 
 
 class Chronicle:

@@ -17,7 +17,7 @@ from fedpilot.fabric.core.cluster_state import ClusterState, Entry
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import GRACE_S, World, applies, asks, nodes, steps, up_to
+from reconciler_world import GRACE_S, World, applies, asks, nodes, steps, submits, up_to
 
 CLAIMANT = "claimant"
 TURN_S = 0.25
@@ -45,8 +45,8 @@ class Situation:
     """The CPUs of each."""
     filled: list[list[int]]
     """On each machine the CPUs of what runs there."""
-    elastic: bool
-    """Whether the last of what runs may have nodes above its minimum."""
+    last: str
+    """What came last: `plain`, `elastic` (with nodes above its minimum), or one with a `loan`."""
     quota: int
     """The claimant's, in CPUs; the others have the rest."""
     claims: list[int]
@@ -79,9 +79,14 @@ class Situation:
             for number, cpus in enumerate(pieces):
                 group = nodes(cpus, at=names[at])
                 await world.create(asks(f"{names[at]}-{number}", group, project="vision"))
-        if self.elastic:
+        if self.last != "plain":
             await world.delete("m0-0")
             most = self.filled[0][0]
+        if self.last == "loan":
+            world.ray.process_up("p")
+            await world.create(asks("loan", most=most, project="vision"))
+            submits(world, "loan", "work", most, owner="p")
+        if self.last == "elastic":
             await world.create(asks("grows", up_to(most, nodes(1, at="m0")), project="vision"))
         await world.passes(5)
         return world
@@ -103,7 +108,7 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(
         machines=machines,
         filled=filled,
-        elastic=draw(st.booleans()),
+        last=draw(st.sampled_from(["plain", "elastic", "loan"])),
         quota=quota,
         claims=[size] * count,
         flexible=draw(st.booleans()),
