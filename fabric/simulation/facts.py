@@ -111,6 +111,7 @@ class CaseFacts:
             preemptible=preemptible,
             submit_order=self._order[workload.id] if order is None else order,
             surplus_yields=workload.surplus_yields,
+            movable=workload.movable,
         )
         running = workload.running or [
             RunningMember(part=0, node=name) for name in workload.running_on

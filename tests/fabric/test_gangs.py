@@ -285,6 +285,15 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> SharedCluster:
     return SharedCluster(monkeypatch)
 
 
+def test_a_gang_that_moved_between_two_looks_was_away(shared: SharedCluster) -> None:
+    gang = VirtualClusterManager(shared).reserve(wanted(2), name="run")
+    assert gang.standing().held
+    shared.manager.since = 5.0
+    away = gang.standing()
+    assert (away.held, away.reason, away.slots) == (False, "it goes on at other places", ())
+    assert gang.standing().held
+
+
 def test_on_a_shared_ray_the_manager_judges_what_can_be(shared: SharedCluster) -> None:
     with VirtualClusterManager(shared) as manager:
         gang = manager.reserve(wanted(1, cpu=65), name="large")

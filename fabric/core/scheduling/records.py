@@ -155,6 +155,8 @@ class Workload:
     """Since when its minimum does not run."""
     surplus_yields: bool = False
     """Whether its surplus gives way to minimums of its queue even if it is not preemptible."""
+    movable: bool = True
+    """Whether its members may be moved, if it is preemptible."""
 
     @property
     def counts(self) -> tuple[int, ...]:

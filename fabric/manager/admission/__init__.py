@@ -1,1 +1,1 @@
-"""Admits virtual clusters, takes their places back, and replaces what they lost."""
+"""Admits virtual clusters, takes places and loans back, replaces what was lost, and tells what waits."""

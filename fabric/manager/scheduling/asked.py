@@ -87,6 +87,26 @@ class Asked:
             for id, member in zip(self.ids, self.members, strict=True)
         ]
 
+    def elsewhere(
+        self,
+        ledger: Ledger,
+        request: Request,
+        to: Mapping[int, MachineIndex],
+        machines: Sequence[MachineId],
+    ) -> tuple[VNode, ...]:
+        """All vnodes once some members, by position, are on other machines, without loans."""
+        fixed: list[VNode] = []
+        flexible: dict[MachineId, Resources] = {}
+        for at, (id, member) in enumerate(zip(self.ids, self.members, strict=True)):
+            part, machine = self.parts[member.part], machines[to.get(at, member.machine)]
+            if part.borrowed:
+                continue
+            if part.group is not None:
+                fixed.append(_fixed(ledger, request, number_of(id), machine))
+            else:
+                flexible[machine] = flexible.get(machine, Resources()) + part.amount
+        return (*fixed, *(_flexible(ledger, request, m, flexible[m]) for m in flexible))
+
     def moved(self, to: Mapping[MachineIndex, MachineIndex | None]) -> Asked:
         """The same where machines have other places in the snapshot."""
         found = ((each, to[each.machine]) for each in self.members)
@@ -145,10 +165,11 @@ def asked_by(
     lent = lent or {}
     request = entry.request
     leaving = {notice.node for notice in entry.nodes_leave}
-    grows = grows and not leaving
+    grows = grows and not leaving and not entry.relocates
+    here = () if entry.relocates else ledger.of(request.id)
     held = {
         vnode.id: vnode
-        for vnode in ledger.of(request.id)
+        for vnode in here
         if vnode.id not in leaving or vnode.kind is VNodeKind.FLEXIBLE
     }
     for vnode in (*expected, *entry.promised):
@@ -175,7 +196,9 @@ def asked_by(
         if vnode.kind is not VNodeKind.FLEXIBLE:
             continue
         flexible += vnode.resources
-        own = vnode.resources - ledger.borrowed(vnode.id)
+        own = vnode.resources
+        if not entry.relocates:
+            own -= ledger.borrowed(vnode.id)
         if own:
             members.append((len(parts), vnode))
             parts.append(GangPart(request=up(own, scale), least=1, most=1, group=group))

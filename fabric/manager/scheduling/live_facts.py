@@ -1,10 +1,10 @@
 """LiveFacts: the manager's state as the scheduler's facts, kept up to date by what changed.
 
 They show the cluster as it will be once all notices are carried out: a virtual cluster under notice
-is not in them, and one that is promised places runs on them. So no plan decides a second time what
-another one has decided. What is borrowed and idle counts as free. What is borrowed and in use is
-surplus of its virtual cluster if work in that may be stopped. Otherwise it lessens its machine, as
-work outside of all virtual clusters does.
+is not in them, and one that is promised places runs on them, also if it leaves others. So no plan
+decides a second time what another one has decided. What is borrowed and idle counts as free. What
+is borrowed and in use is surplus of its virtual cluster if work in that may be stopped. Otherwise
+it lessens its machine, as work outside of all virtual clusters does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...core.places.placement import GPU
 from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
 from ...core.resources import UNIT, Resources
 from ...core.scheduling.fairshare import capacity_by_pool
-from ...core.scheduling.records import MachineIndex, Settings, Workload, WorkloadId
+from ...core.scheduling.records import Decision, MachineIndex, Settings, Workload, WorkloadId
 from ...core.scheduling.snapshot import Array, Facts, MachineSpec, Scale, SchedulingSnapshot
 from ...spec.queue_table import QueueTable
 from ...spec.queues import DEFAULT_POOL, DEFAULT_PROJECT
@@ -56,6 +56,8 @@ class LiveFacts:
         self._outside: dict[MachineId, Resources] = {}
         self._lent: dict[VNodeId, Resources] = {}
         """What flexible vnodes borrowed, use, and may lose."""
+        self._parents: frozenset[ClusterId] = frozenset()
+        """The virtual clusters with others inside, which would end if they moved."""
         self._classes = queues.table(Scale.of({}))
         self._resting: frozenset[ClusterId] = frozenset()
         self._expected: frozenset[ClusterId] = frozenset()
@@ -116,7 +118,7 @@ class LiveFacts:
         loans of `stuck` vnodes could not be returned.
         """
         self.look()
-        entries = self._state.entries
+        ledger, entries = self._state.ledger, self._state.entries
         outside, lent = self._in_use(stuck)
         if self._changed is None or self._outgrown(self._changed) or self._is_out_of_scale():
             self._begin(outside)
@@ -125,12 +127,14 @@ class LiveFacts:
             differ = (
                 _cluster_of(id) for id in {*lent, *self._lent} if lent.get(id) != self._lent.get(id)
             )
-            some = (self._resting, resting, stale_since, self._expected, expected, differ)
+            inside = ledger.parents ^ self._parents
+            some = (self._resting, resting, stale_since, self._expected, expected, differ, inside)
             changed = [*self._changed, *itertools.chain.from_iterable(some)]
             if self._machines_changed:
                 changed += self._set_machines(outside)
             self._set_outside(outside)
         self._changed, self._machines_changed, self._lent = set(), False, lent
+        self._parents = ledger.parents
         self._resting, self._expected = frozenset(resting), frozenset(expected)
         for id in dict.fromkeys(changed):
             if WorkloadId(id) in self._facts.workloads:
@@ -159,6 +163,10 @@ class LiveFacts:
             return lambda _: False
         return lambda id: id not in changed and self.asked.get(id) == since.get(id)
 
+    def apply(self, decision: Decision, now: float) -> None:
+        """Make a decision true, to look ahead; then these facts are not those of the state."""
+        self._facts.apply(decision, now)
+
     def snapshot(self, fragmented: Collection[MachineId] = ()) -> SchedulingSnapshot:
         """The facts, as of the last refresh; Ray has refused shares of GPUs on some machines."""
         found = self._facts.snapshot()
@@ -174,7 +182,7 @@ class LiveFacts:
 
     def _counts(self, entry: Entry, resting: Collection[ClusterId]) -> bool:
         """Whether a virtual cluster is in the facts."""
-        if entry.request.parent != ROOT or entry.leaves is not None:
+        if entry.request.parent != ROOT or (entry.leaves is not None and not entry.relocates):
             return False
         idle = entry.waiting and not entry.promised
         return not (idle and entry.request.id in resting)
@@ -202,6 +210,8 @@ class LiveFacts:
             found = found.started(asked.members, since)
             if found.stale_since_s is not None:
                 found = replace(found, stale_since_s=stale, waits_since_s=since)
+            if not self._may_move(entry) or found.stale_since_s is not None or expected:
+                found = replace(found, movable=False)
         else:
             found = replace(found, waits_since_s=since)
         self._facts.add(found)
@@ -222,6 +232,12 @@ class LiveFacts:
             submit_order=self._age(entry) - PRIORITIES * request.priority,
             surplus_yields=request.elastic and not self.queues.file.stops,
         )
+
+    def _may_move(self, entry: Entry) -> bool:
+        """Whether it can go on elsewhere: it has settled, with nothing in it that would end, and
+        Ray places it where the plan says."""
+        known = not self._shares and entry.group is None
+        return known and not (entry.moves or entry.waiting or entry.request.id in self._parents)
 
     def _age(self, entry: Entry) -> int:
         """The number of a request in the order of all."""

@@ -2,12 +2,14 @@
 
 A claimant is promised places that others hold until they leave. All of its victims leave in one
 step, so none leaves for a claimant that then does not start. A notice whose claimant has ended, has
-got its places otherwise, or can no longer get them, is withdrawn.
+got its places otherwise, or can no longer get them, is withdrawn. A victim that goes on elsewhere
+leaves only once its new places are free, too; if they no longer are promised to it, none leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from ...core.cluster_state import ClusterState, Entry, Notice
@@ -26,6 +28,8 @@ class Overdue:
     """Those that need not leave."""
     leaving: tuple[tuple[ClusterId, Notice], ...]
     """Those that leave now, single nodes first."""
+    blocked: frozenset[MachineId] = frozenset()
+    """Machines without room for those that would go on there now."""
 
 
 def overdue(
@@ -45,18 +49,22 @@ def overdue(
     noticed = [(each.request.id, notice) for each in moving for notice in each.notices]
     noticed.sort(key=lambda each: each[1].node is None)
     in_vain = {each.claimant for _, each in noticed if _in_vain(each, state.ledger, now)}
-    dropped = [
-        each.request.id
-        for each in promised(state)
-        if not room.take(each.promised) or each.request.id in in_vain
-    ]
-    kept = {each.request.id for each in promised(state)} - set(dropped)
+    without = {each.request.id for each in promised(state) if not room.take(each.promised)}
+    in_vain |= {
+        e.leaves.claimant for e in moving if e.leaves and e.relocates and e.request.id in without
+    }
+    claims = [each.request.id for each in promised(state) if not each.relocates]
+    dropped = [id for id in claims if id in without or id in in_vain]
+    kept = {*claims} - set(dropped)
     held, withdrawn = list[tuple[ClusterId, Notice]](), list[tuple[ClusterId, Notice]]()
     for each in noticed:
         holds = _holds(*each, kept, lacking)
         (held if holds else withdrawn).append(each)
-    leaving = _leaving(held, state.ledger, now)
-    return Overdue(tuple(dropped), tuple(withdrawn), tuple(leaving))
+    leaving = list(_leaving(held, state.ledger, now))
+    blocked = _blocked(state, {notice.claimant for _, notice in leaving})
+    leaving = [each for each in leaving if each[1].claimant not in blocked]
+    full = frozenset().union(*blocked.values())
+    return Overdue(tuple(dropped), tuple(withdrawn), tuple(leaving), full)
 
 
 def promised(state: ClusterState) -> Iterator[Entry]:
@@ -102,6 +110,12 @@ class Rooms:
             if machine in self._ledger.machines:
                 more = held - gave.get(machine, Resources())
                 self._changed[machine] = self._free(machine) + more
+
+    def copy(self) -> Rooms:
+        """The same, for a trial."""
+        twin = copy(self)
+        twin._changed = dict(self._changed)
+        return twin
 
     def take(self, vnodes: Collection[VNode]) -> bool:
         """Take the room of these vnodes, all or nothing; False if there is too little."""
@@ -191,6 +205,47 @@ def _leaving(
         if not _has_ended(notice, ledger)
     }
     return ((id, notice) for id, notice in notices if (notice.claimant or id) not in late)
+
+
+def _blocked(
+    state: ClusterState, due: Collection[ClusterId | None]
+) -> dict[ClusterId | None, set[MachineId]]:
+    """The claimants of which some victim could not go on elsewhere now, and the full machines.
+
+    What is free now is for those who wait for nobody first, then for those whose victims leave now.
+    """
+    movers: dict[ClusterId | None, list[VNode]] = {}
+    for entry in (state.entries[id] for id in state.moving):
+        if entry.leaves is not None and entry.relocates:
+            movers.setdefault(entry.leaves.claimant, []).extend(entry.promised)
+    found = dict[ClusterId | None, set[MachineId]]()
+    if not movers.keys() & {*due}:
+        return found
+    ledger, leaving, free = state.ledger, leaving_for(state), dict[MachineId, Resources]()
+
+    def left(come: Sequence[VNode], gone: Sequence[VNode]) -> set[MachineId]:
+        """Take places once others have left theirs; the machines that are too full."""
+        needs, gives, full = _by_machine(come), _by_machine(gone), set[MachineId]()
+        for machine in needs.keys() | gives.keys():
+            there = ledger.free(machine) if machine in ledger.machines else Resources()
+            there = free.get(machine, there) + gives.get(machine, Resources())
+            need = needs.get(machine, Resources())
+            free[machine] = there.beyond(need)
+            if not need.fits(there):
+                full.add(machine)
+        return full
+
+    claims = {each.request.id: each.promised for each in promised(state) if not each.relocates}
+    for id in claims.keys() - leaving.keys():
+        left(claims[id], ())
+    plain = [id for id in due if id not in movers and id is not None]
+    for id in [*sorted(plain), *sorted(str(each) for each in movers.keys() & {*due})]:
+        mine, before = ClusterId(id), dict(free)
+        full = left([*claims.get(mine, ()), *movers.get(mine, ())], leaving.get(mine, ()))
+        if full and mine in movers:
+            found[mine] = full
+            free = before
+    return found
 
 
 def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:

@@ -40,7 +40,10 @@ def first_spared(
         return None
     search = _Search(state, facts, snapshot, stuck)
     for each in claimants:
-        if found := search.places(each, victims.get(each.request.id, ())):
+        id = each.request.id
+        movers = [state.entries[one] for one in state.moving if state.entries[one].relocates]
+        mine = [v for e in movers if e.leaves and e.leaves.claimant == id for v in e.promised]
+        if found := search.places(each, victims.get(id, ()), mine):
             return each, found
     return None
 
@@ -63,11 +66,14 @@ class _Search:
         free = (self._ledger.free(id) + idle.get(id, Resources()) for id in facts.machines)
         self._now = np.array([down(each, snapshot.scale) for each in free])
 
-    def places(self, claimant: Entry, victims: Sequence[VNode]) -> tuple[VNode, ...]:
-        """Places for all that a claimant asks for if its victims stay; empty if there are none."""
+    def places(
+        self, claimant: Entry, victims: Sequence[VNode], elsewhere: Sequence[VNode] = ()
+    ) -> tuple[VNode, ...]:
+        """Places for all that a claimant asks for if its victims stay, and so need nothing
+        `elsewhere`; empty if there are none."""
         request, scale = claimant.request, self._snapshot.scale
         free, stay = self._snapshot.free.copy(), set[int]()
-        for vnode in claimant.promised:
+        for vnode in (*claimant.promised, *elsewhere):
             if vnode.machine in self._index:
                 free[self._index[vnode.machine]] += up(vnode.resources, scale)
         for vnode in victims:

@@ -61,6 +61,8 @@ class Manager(VirtualClusters):
         self.leaves_when_ended = True
         self.waits_for_ends = False
         """Whether the gang says when all has ended on a node."""
+        self.since = 1.0
+        """Since when it holds its places."""
         self.refuses: FabricError | None = None
         """What it says of the next request."""
 
@@ -83,7 +85,8 @@ class Manager(VirtualClusters):
             state = "active" if self.held else "waiting"
             nodes = [self._document(id) for id in self._nodes]
             found = {"id": name, "state": state, "reason": "others have its places"}
-            return {**found, "asked_at": 1.0, "leaves": None, "nodes": nodes}
+            told = {"asked_at": 1.0, "since": self.since, "leaves": None}
+            return {**found, **told, "nodes": nodes}
 
     def _document(self, id: str) -> Mapping[str, Any]:
         group, number = self._nodes[id], int(id.rpartition("/")[2])

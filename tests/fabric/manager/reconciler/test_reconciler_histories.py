@@ -101,7 +101,21 @@ def looking_back() -> dict[str, Any]:
     }
 
 
-FILES = (file_of(4, 4), file_of(0, 8), file_of(8, 0), file_of(2, 2, 4), looking_back())
+def consolidating(vision: float, speech: float, default: float) -> dict[str, Any]:
+    """A file of queues that lets work move."""
+    file = file_of(vision, speech, default)
+    return {**file, "settings": {**file["settings"], "consolidation": True}}
+
+
+FILES = (
+    file_of(4, 4),
+    file_of(0, 8),
+    file_of(8, 0),
+    file_of(2, 2, 4),
+    looking_back(),
+    consolidating(4, 4, 4),
+    consolidating(9, 9, 9),
+)
 LAST = file_of(1000, 1000, 1000)
 """With room and quota for everybody."""
 cuts = st.none() | st.integers(0, 30)

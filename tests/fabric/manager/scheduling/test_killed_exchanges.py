@@ -54,12 +54,25 @@ class Situation:
     flexible: bool
     aside: int | None
     """In how many steps a plan is made in a thread; None: at once."""
+    consolidates: bool = False
+    """Whether what runs may move, and so lies on no machine by choice."""
 
     @property
     def file(self) -> Mapping[str, Any]:
         quotas = {"vision": sum(self.machines) - self.quota, "speech": self.quota}
         projects = [{"name": n, "quota": {"default": {"CPU": q}}} for n, q in quotas.items()]
-        return {"projects": projects, "settings": {"grace_s": GRACE_S}}
+        settings = {"grace_s": GRACE_S, "consolidation": self.consolidates}
+        return {"projects": projects, "settings": settings}
+
+    async def _block_others(self, world: World, at: int) -> list[str]:
+        """All that is free on other machines is taken, until what follows has its places."""
+        blocks = []
+        for other, cpus in enumerate(self.machines):
+            free = cpus - (sum(self.filled[other]) if other < at else 0)
+            if other != at and free:
+                blocks.append(f"block-{at}-{other}")
+                await world.create(asks(blocks[-1], nodes(free, at=f"m{other}"), project="vision"))
+        return blocks
 
     def claimant(self) -> Entry:
         if self.flexible:
@@ -76,9 +89,12 @@ class Situation:
         await world.begins(*(fake_machine(n, CPU=cpus, labels={"at": n}) for n, cpus in sizes))
         applies(world, self.file)
         for at, pieces in enumerate(self.filled):
+            blocks = await self._block_others(world, at) if self.consolidates else []
             for number, cpus in enumerate(pieces):
-                group = nodes(cpus, at=names[at])
+                group = nodes(cpus) if self.consolidates else nodes(cpus, at=names[at])
                 await world.create(asks(f"{names[at]}-{number}", group, project="vision"))
+            for block in blocks:
+                await world.delete(block)
         if self.last != "plain":
             await world.delete("m0-0")
             most = self.filled[0][0]
@@ -113,6 +129,23 @@ def situations(draw: st.DrawFn) -> Situation:
         claims=[size] * count,
         flexible=draw(st.booleans()),
         aside=draw(st.none() | st.integers(0, 60)),
+    )
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> Situation:
+    """Machines that are half free, and a claimant for whom work on one must move."""
+    half, count = draw(st.integers(1, 3)), draw(st.integers(2, 3))
+    quota = draw(st.integers(half + 1, 2 * half))
+    return Situation(
+        machines=[2 * half] * count,
+        filled=[draw(st.sampled_from([[half], [1] * half])) for _ in range(count)],
+        last=draw(st.sampled_from(["plain", "elastic", "loan"])),
+        quota=quota,
+        claims=[draw(st.integers(half + 1, quota))],
+        flexible=False,
+        aside=draw(st.none() | st.integers(0, 60)),
+        consolidates=True,
     )
 
 
@@ -208,7 +241,7 @@ async def exchange(folder: Path, given: Situation, moment: Moment | None, later:
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 @settings(max_examples=min(settings().max_examples // 3, 500), suppress_health_check=[*HealthCheck])
-@given(given=situations(), later=st.integers(0, 80))
+@given(given=situations() | scattered(), later=st.integers(0, 80))
 def test_an_exchange_comes_to_its_end_whenever_the_manager_dies(
     given: Situation, later: int, moment: Moment
 ) -> None:
