@@ -1,1 +1,1 @@
-"""Admits virtual clusters, takes places and loans back, replaces what was lost, and tells what waits."""
+"""Admits virtual clusters, takes back places and loans, replaces lost nodes, tells what waits."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from ...core.ledger import Ledger
-from ...core.places.groups import PlacementGroupRecord
+from ...core.places.groups import Either, PlacementGroupRecord
 from ...core.records import ClusterId, VNode, VNodeId, VNodeKind
 from ..routing.router import Router
 from ..status import Statuses
@@ -50,24 +50,44 @@ class BorrowedPlaces:
         if self._is_all_borrowed(known):
             self._vacate(known)
             return
-        while self._in_use(id) and self._end_last_work(id):
+        while self._lends(id) and self._end_more(id):
             pass
-        for inside in self._inside(id):
-            if self._in_use(id) and inside.kind is VNodeKind.FLEXIBLE:
-                self.take_back(inside.id, f"{id}, which it was on, left")
-        for inside in self._inside(id):
-            if self._in_use(id):
-                self._end(inside.cluster, f"{id}, which it was on, left")
         self._bundler.rebundle(self._ledger, {id} & self._ledger.vnodes.keys())
+
+    def _lends(self, id: VNodeId) -> bool:
+        """Return the loans of a vnode; whether some are still in use."""
         self._give_back(frozenset({id}))
+        return id in self._ledger.vnodes and bool(self._ledger.borrowed(id))
+
+    def _end_more(self, id: VNodeId) -> bool:
+        """End what is to end next on a vnode; False if nothing is left."""
+        works = [
+            each
+            for each in self._state.works.of(self._ledger.vnodes[id].cluster)
+            if each.vnode == id and each.demand
+        ]
+        if works:
+            last = max(works, key=attrgetter("number"))
+            known = self._state.groups.get(last.group)
+            self._remove(() if known is None else (known,))
+            self._router.removed((last.group,))
+            return True
+        # Work without resources, and work that waits for a placement group, may be in the way.
+        used = Either(self._state.works.busy, self._bundler.in_use)
+        if busy := [each for each in self._state.groups.of_vnode(id) if each.id in used]:
+            self._remove(busy)
+            return True
+        why = f"{id}, which it was on, left"
+        inside = self._inside(id)
+        lent = (each for each in inside if each.kind is VNodeKind.FLEXIBLE)
+        if loan := next((each for each in lent if self._ledger.borrowed(each.id)), None):
+            self.take_back(loan.id, why)
+        elif inside:
+            self._end(inside[0].cluster, why)
+        return bool(inside)
 
     def _is_all_borrowed(self, vnode: VNode) -> bool:
         return self._ledger.borrowed(vnode.id) == vnode.resources
-
-    def _in_use(self, id: VNodeId) -> bool:
-        """Whether more of a vnode is used than it has of its own."""
-        ledger = self._ledger
-        return id in ledger.vnodes and not ledger.borrowed(id).fits(ledger.free(id))
 
     def _inside(self, id: VNodeId) -> list[VNode]:
         """The vnodes carved out of one, those of the youngest virtual clusters first."""
@@ -86,19 +106,6 @@ class BorrowedPlaces:
                 self._end(inside.cluster, f"{vnode.id}, which it was on, left")
         self._remove(self._state.groups.of_vnode(vnode.id))
         self._ledger.drop(vnode.id)
-
-    def _end_last_work(self, id: VNodeId) -> bool:
-        """End the work on a vnode that was submitted last; False if none is left that holds any of
-        it."""
-        cluster = self._ledger.vnodes[id].cluster
-        works = [each for each in self._state.works.of(cluster) if each.vnode == id and each.demand]
-        if not works:
-            return False
-        last = max(works, key=attrgetter("number"))
-        known = self._state.groups.get(last.group)
-        self._remove(() if known is None else (known,))
-        self._router.removed((last.group,))
-        return True
 
     def _remove(self, groups: Iterable[PlacementGroupRecord]) -> None:
         """Remove placement groups: Ray ends the work in them."""
