@@ -58,7 +58,10 @@ def overdue(
     kept = {*claims} - set(dropped)
     held, withdrawn = list[tuple[ClusterId, Notice]](), list[tuple[ClusterId, Notice]]()
     for each in noticed:
-        holds = _holds(*each, kept, lacking)
+        id, notice = each
+        holds = _holds(id, notice, kept, lacking)
+        if state.entries[id].relocates and notice.node is None:  # none moves for who gets nothing
+            holds = holds and notice.claimant not in {*dropped, *in_vain}
         (held if holds else withdrawn).append(each)
     leaving = list(_leaving(held, state.ledger, now))
     blocked = _blocked(state, {notice.claimant for _, notice in leaving})

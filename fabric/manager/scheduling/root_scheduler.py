@@ -408,9 +408,10 @@ class RootScheduler:
             if after.leaves is not None:
                 why = notice_text(after.leaves, self._clock())
                 self._statuses.note(after.request.id, "notice", why, on_record=True)
-        self._state.add(replace(claimant, promised=vnodes))
-        why = f"places that others leave: {decision.reason}"
-        self._statuses.note(claimant.request.id, "promised", why)
+        if vnodes:  # otherwise Ray itself finds machines for its lost nodes
+            self._state.add(replace(claimant, promised=vnodes))
+            why = f"places that others leave: {decision.reason}"
+            self._statuses.note(claimant.request.id, "promised", why)
         return trial, ""
 
     def _vnodes(self, entry: Entry, decision: StartMembers) -> tuple[VNode, ...]:
@@ -469,7 +470,8 @@ class RootScheduler:
                 rule=str(decision.reason.rule),
                 reason=decision.reason.text,
                 node=node,
-                ready=borrowed or (not stops and not entry.says_what_ended),
+                ready=(borrowed and node not in self.stuck)
+                or (not stops and not entry.says_what_ended),
                 stops=stops,
             )
             rooms.noticed(entry, entry.given(notice))
