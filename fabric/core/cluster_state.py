@@ -115,6 +115,10 @@ class Entry:
             return replace(self, leaves=notice)
         return replace(self, nodes_leave=(*self.nodes_leave, notice))
 
+    def given_anew(self, before: Notice, notice: Notice) -> Entry:
+        """The entry with a notice that has changed."""
+        return self.given(notice) if notice.node is None else self.without(before).given(notice)
+
     def without(self, notice: Notice) -> Entry:
         """The entry once a notice is withdrawn or carried out."""
         if notice.node is None:

@@ -204,7 +204,7 @@ class RootScheduler:
         entry = self._state.entries.get(id)
         for notice in () if entry is None else entry.notices:
             if entry is not None and notice.node == node and not notice.ready:
-                self._state.add(entry.without(notice).given(replace(notice, ready=True)))
+                self._state.add(entry.given_anew(notice, replace(notice, ready=True)))
 
     def _sample(self) -> None:
         """Note what queues hold, if that has changed while none waits and so no plan says it."""
@@ -484,6 +484,6 @@ class RootScheduler:
         for entry in list(self._state.entries.values()):
             mine = [each for each in entry.notices if each.claimant == before]
             for notice in mine:
-                entry = entry.without(notice).given(replace(notice, claimant=claimant))
+                entry = entry.given_anew(notice, replace(notice, claimant=claimant))
             if mine:
                 self._state.add(entry)

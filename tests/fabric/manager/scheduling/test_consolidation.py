@@ -78,9 +78,12 @@ class TestMoves:
         await scattered(world)
         await world.create(asks("claims", nodes(4), project="speech"))
         (mover,) = moving(world)
+        promised = {str(v.id): str(v.machine) for v in entry(world, mover).promised}
         world.reconciler.admission.root.leave(ClusterId(mover))
         await world.passes(1)
         assert world.states() == dict.fromkeys(("one", "other", "claims"), "active")
+        assert world.hosts(mover) == promised
+        assert said(world, mover).count("promised") == 0, "its places were kept for it"
         assert not world.wrong()
 
     @story
@@ -206,6 +209,32 @@ class TestSafe:
         assert set(world.states().values()) == {"active"}
         assert world.groups(mover) == before
         assert moving(world) == []
+        assert not world.wrong()
+
+    @story
+    async def test_it_waits_for_those_who_hold_its_new_places_and_leave_later(
+        self, world: World
+    ) -> None:
+        sizes = {"a": 4, "b": 4, "c": 5}
+        await world.begins(*(fake_machine(name, CPU=cpus) for name, cpus in sizes.items()))
+        applies(world, {**FILE, "projects": [quota("vision", 5), quota("speech", 8)]})
+        for name, cpus in (("one", 2), ("block", 2), ("other", 3), ("large", 5)):
+            await world.create(asks(name, nodes(cpus), project="vision"))
+        await world.delete("block")
+        await world.passes(1)
+        await world.create(asks("first", nodes(3), project="speech", priority_class="build"))
+        assert entry(world, "large").leaves is not None
+        await world.passes(3)
+        await world.create(asks("second", nodes(4), project="speech"))
+        assert moving(world) == ["one"]
+        assert [v.machine for v in entry(world, "one").promised] == ["c"]
+        world.reconciler.admission.root.leave(ClusterId("one"))
+        await world.passes(GRACE_S - 4)
+        assert moving(world) == ["one"], "its new place is not free yet"
+        assert world.hosts("one") == {"one/0": "a"}
+        await world.passes(2)
+        assert world.hosts("one") == {"one/0": "c"}
+        assert world.states()["second"] == world.states()["first"] == "active"
         assert not world.wrong()
 
     @story

@@ -157,6 +157,8 @@ class Course:
     moment: Moment | None = None
     notices: dict[str, float] = field(default_factory=dict)
     """When each victim or node leaves at the latest, as first saved."""
+    movers: set[str] = field(default_factory=set)
+    """Those that go on elsewhere."""
     dead: bool = False
 
     def follow(self) -> None:
@@ -182,6 +184,9 @@ class Course:
             for notice in entry.notices:
                 first = self.notices.setdefault(f"{id} {notice.node}", notice.at)
                 assert first == notice.at, "a grace began anew"
+            if entry.relocates:
+                self.movers.add(id)
+            assert id not in self.movers or not entry.waiting, "it did not go on at once"
 
     async def asked(self, claimant: Entry, later: int) -> None:
         """The claimant asks, and time passes until the manager dies, or all is at rest."""
