@@ -57,10 +57,9 @@ def relocated(
         to.setdefault(ClusterId(move.workload), {})[move.position] = move.target.machine
     found = []
     for id, machines in to.items():
-        before, first = state.entries[id], next(each for each in moves if each.workload == id)
-        notice = Notice(
-            at=at, claimant=ClusterId(first.claimant), rule=RELOCATES, reason=first.reason.text
-        )
+        before, why = state.entries[id], moves[0].reason.text  # one claimant, so one reason
+        claimant = ClusterId(moves[0].claimant)
+        notice = Notice(at=at, claimant=claimant, rule=RELOCATES, reason=why)
         asked = facts.asked[id]
         vnodes = asked.elsewhere(state.ledger, before.request, machines, facts.machines)
         found.append((before, replace(before, leaves=notice, promised=vnodes)))

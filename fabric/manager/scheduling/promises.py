@@ -241,9 +241,9 @@ def _blocked(
     claims = {each.request.id: each.promised for each in promised(state) if not each.relocates}
     for id in claims.keys() - leaving.keys():
         left(claims[id], ())
-    plain = [id for id in due if id not in movers and id is not None]
-    for id in [*sorted(plain), *sorted(str(each) for each in movers.keys() & {*due})]:
-        mine, before = ClusterId(id), dict(free)
+    known = [id for id in due if id is not None]
+    for mine in sorted(known, key=lambda id: (id in movers, id)):
+        before = dict(free)
         full = left([*claims.get(mine, ()), *movers.get(mine, ())], leaving.get(mine, ()))
         if full and mine in movers:
             found[mine] = full

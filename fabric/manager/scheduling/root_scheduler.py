@@ -448,19 +448,16 @@ class RootScheduler:
         request = entry.request
         if entry.promised and (entry.waiting or entry.relocates):
             gone = {each.node for each in stopped}
-            left = tuple(v for v in entry.promised if entry.relocates and v.id not in gone)
-            self._state.add(replace(entry, promised=left))
-            rooms.leaves([each for each in entry.promised if each not in left])
+            keeps = tuple(v for v in entry.promised if entry.relocates and v.id not in gone)
+            self._state.add(replace(entry, promised=keeps))
+            rooms.leaves([each for each in entry.promised if each not in keeps])
             if decision.claimant is not None:
                 self._hand_over(id, ClusterId(decision.claimant))
             return
         own = {each.node for each in self.facts.asked[id].stoppable if not each.borrowed}
         goes = {each.node for each in stopped if not each.borrowed}
-        left = (
-            own
-            - goes
-            - {n.node for n in entry.nodes_leave if n.node and request.is_surplus(n.node)}
-        )
+        noticed = {n.node for n in entry.nodes_leave if n.node and request.is_surplus(n.node)}
+        left = own - goes - noticed
         nodes = [each for each in stopped if each.node in self._state.ledger.vnodes]
         for node, borrowed in nodes if left or not goes else [(None, False)]:
             stops = self._book.file.stops
