@@ -118,8 +118,7 @@ is not preemptible must fit the quota.
 
 fedpilot refuses unknown keys, names that are given twice or contain `/`, departments, pools and
 classes that do not exist, and negative amounts, before anything changes; the message has the line,
-what was found, what is allowed, and the nearest that exists. It also refuses `consolidation: true`,
-which only `simulate` supports.
+what was found, what is allowed, and the nearest that exists.
 
 **Past usage.** With a `usage_effect` above 0, a queue that has used more than its part of a pool
 lately gets a smaller part of what no quota uses, and one that has used less gets a larger part.

@@ -205,8 +205,10 @@ class VirtualClusterManager:
         if name in self._gangs:
             raise GangExists(name)
 
-        # 2. Refuse an infeasible request: Ray would wait for it forever.
-        check_feasible(spec, self._cluster.machines(), name=name)
+        # 2. Refuse an infeasible request: a private Ray would wait for it forever. The manager of a
+        # shared one judges by itself, since it knows queues, and whether machines may come.
+        if not self._cluster.shared:
+            check_feasible(spec, self._cluster.machines(), name=name)
 
         # 3. Reserve; a failure removes what has been reserved by then.
         with ExitStack() as undo:
@@ -331,14 +333,21 @@ class _Managed:
         self._groups: dict[str, Group] = {}
         self._made: set[str] = set()
         """The placement groups of nodes above the minimum that Ray has made."""
+        self._since: float | None = None
+        """Since when it holds its places, as last seen."""
 
     def standing(self) -> Standing:
         found = self._clusters.show(self._name)
         if found["asked_at"] != self._asked_at:
             raise NoSuchCluster(self._name)
         leaves = found.get("leaves")
+        since, before = found.get("since"), self._since
+        self._since = None
         if not has_started(found["state"]):
             return Standing(held=False, reason=found["reason"])
+        if before not in (None, since):  # it lost them between two looks, and has others
+            return Standing(held=False, reason="it goes on at other places")
+        self._since = since
         slots = self._slots(found["nodes"])
         if leaves is not None:
             left, why = _left_s(leaves) or 0.0, _whom_and_why(leaves)

@@ -17,6 +17,9 @@ from .routing.work_table import WorkTable
 ANSWERS = 10_000
 """How many answers are remembered: all that Ray may ask for again after the manager died."""
 
+RELOCATES = "consolidate"
+"""The rule of a notice on which a virtual cluster goes on elsewhere at once."""
+
 JobId = NewType("JobId", str)
 """A job of Ray's, in hex."""
 
@@ -35,7 +38,8 @@ class Notice:
     ready: bool = False
     """Whether all in it has ended, so that it may leave at once; a node leaves once it is idle."""
     node: VNodeId | None = None
-    """The node that leaves, which is one above the minimum; None: all of the virtual cluster."""
+    """The node that leaves: one above the minimum, or a flexible vnode with what it borrowed. None:
+    all of the virtual cluster."""
     stops: bool = True
     """Whether it leaves even if work runs; otherwise the notice is withdrawn at that time."""
 
@@ -68,7 +72,8 @@ class Entry:
     since: float = 0.0
     """When it got its places or lost them last, in seconds since the epoch; 0 before that."""
     promised: tuple[VNode, ...] = ()
-    """The places that it gets as soon as those who hold them have left."""
+    """The places that it gets as soon as those who hold them have left; if it `relocates`, all its
+    new places."""
     leaves: Notice | None = None
     nodes_leave: tuple[Notice, ...] = ()
     """The notices of its single nodes."""
@@ -83,19 +88,24 @@ class Entry:
         return self.nodes_leave if self.leaves is None else (self.leaves, *self.nodes_leave)
 
     @property
+    def relocates(self) -> bool:
+        """Whether it leaves its places for others, and goes on at once at promised ones."""
+        return self.leaves is not None and self.leaves.rule == RELOCATES and bool(self.promised)
+
+    @property
     def moves(self) -> bool:
         """Whether it is promised places, or it or a node of it is under notice."""
         return bool(self.promised or self.leaves is not None or self.nodes_leave)
 
     def in_line_again(self, now: float) -> Entry:
-        """The entry once it has lost all its places, and waits for them again."""
+        """The entry once it has lost all its places, and waits for them again, or for new ones."""
         return replace(
             self,
             waiting=True,
             begun=False,
             leaves=None,
             nodes_leave=(),
-            promised=(),
+            promised=self.promised if self.relocates else (),
             since=now,
         )
 
@@ -105,10 +115,15 @@ class Entry:
             return replace(self, leaves=notice)
         return replace(self, nodes_leave=(*self.nodes_leave, notice))
 
+    def given_anew(self, before: Notice, notice: Notice) -> Entry:
+        """The entry with a notice that has changed."""
+        return self.given(notice) if notice.node is None else self.without(before).given(notice)
+
     def without(self, notice: Notice) -> Entry:
         """The entry once a notice is withdrawn or carried out."""
         if notice.node is None:
-            return replace(self, leaves=None)
+            promised = () if self.relocates else self.promised
+            return replace(self, leaves=None, promised=promised)
         left = tuple(each for each in self.nodes_leave if each.node != notice.node)
         return replace(self, nodes_leave=left)
 

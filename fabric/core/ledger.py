@@ -203,6 +203,11 @@ class Ledger:
         """The clusters directly inside this one, sorted by id."""
         return tuple(sorted(self._children.get(cluster, ())))
 
+    @property
+    def parents(self) -> frozenset[ClusterId]:
+        """The virtual clusters with others inside."""
+        return frozenset(self._children) - {ROOT}
+
     def subtree(self, cluster: ClusterId) -> tuple[ClusterId, ...]:
         """A cluster and all below it, children before their parents."""
         below = [each for child in self.children(cluster) for each in self.subtree(child)]

@@ -251,7 +251,7 @@ class ManagerActor:
                 await self._record(reconciler, wait_s=0.0)
                 if time.monotonic() > asked + ASK_S:
                     asked = time.monotonic()
-                    await autoscaler.ask(reconciler.admission.physical_demand())
+                    await autoscaler.ask(reconciler.admission.unplaced.with_all_held())
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
             if reconciler.admission.lost:

@@ -50,12 +50,12 @@ class Snapshot:
         order = [ROOT]
         for parent in order:  # grows on the way
             order += below.get(parent, ())
-        held = sum(vnode.parent in self._ledger.machines for vnode in self._ledger.vnodes.values())
-        unmet = self.reconciler.admission.physical_demand()[held:]
+        unplaced = self.reconciler.admission.unplaced
         return {
             "machines": self.machines(),
             "clusters": [self.cluster(id) for id in order[1:]],
-            "demand": [each.to_ray() for each in unmet],
+            "demand": [each.to_ray() for each in unplaced.demand()],
+            "unplaced": [each.document() for each in unplaced.gangs()],
         }
 
     def machines(self) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, QueuedAt
 from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
+from ..core.scheduling.records import Rule
 from ..core.scheduling.waiting_line import WaitingLine
 
 MOST_REST_S = 30.0
@@ -42,7 +43,8 @@ class Statuses:
         self._nested: Iterable[Decision] = ()
         """The last decisions on requests inside others, until `_wait` reads them."""
         self._line = WaitingLine(state)
-        self._troubles: dict[ClusterId, str] = {}
+        self._troubles: dict[ClusterId, tuple[str, float]] = {}
+        """What is wrong with some, and since when."""
         self._resting: dict[ClusterId, float] = {}
         """When virtual clusters that Ray had no room for may try again."""
         self._attempts: Counter[ClusterId] = Counter()
@@ -82,10 +84,15 @@ class Statuses:
         """Why it is not active; empty if it is."""
         if self._state.entries[id].waiting:
             told = self._wait(id)
-            return self._troubles.get(id) or (told.reason if told else "it has just asked")
+            trouble = self._troubles.get(id)
+            return trouble[0] if trouble else told.reason if told else "it has just asked"
         if id in self._starting:
             return "Ray is making its placement groups"
-        return self._troubles.get(id, "")
+        return self._troubles[id][0] if id in self._troubles else ""
+
+    def rule(self, id: ClusterId) -> Rule | None:
+        """By which rule the last plan left it without places; None if it did not."""
+        return self._line.rule(id)
 
     def position(self, id: ClusterId) -> int | None:
         """Its position in its parent's queue, counted from 1; None if it does not wait."""
@@ -105,6 +112,10 @@ class Statuses:
     def troubled(self) -> list[ClusterId]:
         """The virtual clusters in trouble."""
         return sorted(self._troubles)
+
+    def troubled_since(self, id: ClusterId) -> float:
+        """Since when one is in trouble."""
+        return self._troubles[id][1]
 
     @property
     def resting(self) -> list[ClusterId]:
@@ -175,7 +186,7 @@ class Statuses:
         """Record that it was taken back; it rests before the next try, twice as long each time."""
         self._starting.pop(id, None)
         self.rests(id, rest_s)
-        self._troubles[id] = why
+        self._troubles[id] = why, self._clock()
         self.note(id, "waits again", why)
 
     def rests(self, id: ClusterId, rest_s: float) -> None:
@@ -187,8 +198,9 @@ class Statuses:
 
     def trouble(self, id: ClusterId, why: str) -> None:
         """Record a trouble, once for each cause."""
-        if self._troubles.get(id) != why and id in self._state.entries:
-            self._troubles[id] = why
+        known = self._troubles.get(id)
+        if id in self._state.entries and (known is None or known[0] != why):
+            self._troubles[id] = why, self._clock() if known is None else known[1]
             self.note(id, RECOVERING, why)
 
     def recovered(self, id: ClusterId) -> None:

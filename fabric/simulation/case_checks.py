@@ -188,7 +188,9 @@ def _parts(case: SchedulerCase, at: Path, workload: CaseWorkload) -> Iterator[Lo
         if member.part >= len(workload.parts):
             allowed = f"less than the number of `parts`, which is {len(workload.parts)}"
             yield problem(path, f"the number {member.part}", allowed)
-        elif running[member.part] > (most := workload.parts[member.part].members.max):
+        elif not workload.parts[member.part].borrowed and running[member.part] > (
+            most := workload.parts[member.part].members.max
+        ):
             found = f"a member of a part with {running[member.part]}"
             yield problem(path, found, f"at most its `members.max`, which is {most}")
 

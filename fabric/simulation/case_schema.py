@@ -90,6 +90,9 @@ class CasePart(CaseSection):
     flexible: bool = False
     group: Annotated[int, Field(ge=0)] = 0
     """Which of the workload's `policies` places it."""
+    borrowed: bool = False
+    """Whether these members run on what a virtual cluster borrowed: they are surplus, and none is
+    started. `members` says nothing then."""
 
 
 class RunningMember(CaseSection):
@@ -137,6 +140,8 @@ class CaseWorkload(CaseSection):
     surplus_yields: bool = False
     """Schema 2: whether members above its minimum give way to minimums of its project even if it is
     not preemptible."""
+    movable: bool = True
+    """Schema 2: whether consolidation may move it, if it is preemptible."""
     leaves_s: float | None = None
     """Schema 2: when it will have left its places, in a snapshot of a cluster that gave it notice.
     It is not there before: a case without virtual time ends with it waiting."""

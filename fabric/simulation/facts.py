@@ -92,8 +92,8 @@ class CaseFacts:
         parts = tuple(
             GangPart(
                 request=self.scale.amounts(part.request),
-                least=part.members.min,
-                most=part.members.max,
+                least=0 if part.borrowed else part.members.min,
+                most=0 if part.borrowed else part.members.max,
                 flexible=part.flexible,
                 selector=tuple((k, parse(v)) for k, v in sorted(part.selector.items())),
                 group=part.group,
@@ -111,6 +111,7 @@ class CaseFacts:
             preemptible=preemptible,
             submit_order=self._order[workload.id] if order is None else order,
             surplus_yields=workload.surplus_yields,
+            movable=workload.movable,
         )
         running = workload.running or [
             RunningMember(part=0, node=name) for name in workload.running_on

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.demand import unplaced
 from ..core.scheduling.plan import plan
 from ..core.scheduling.records import (
     UNLIMITED,
@@ -143,6 +144,7 @@ def _answer(
             for wait in done.last.waits
             for id in wait.workloads
         },
+        "unplaced": [each.document() for each in unplaced(facts.facts.snapshot(), done.last)],
     }
     if departments:
         answer["department_fairshare"] = departments

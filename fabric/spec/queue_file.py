@@ -237,9 +237,6 @@ def _problems_in(section: QueuesSection) -> Iterator[Located]:
                 yield from known((*path, key, pool_name), "pool", pool_name, pools)
                 for resource in amounts:
                     yield from _resource((*path, key, pool_name, resource), resource)
-    if section.settings.consolidation:
-        path = ("settings", "consolidation")
-        yield problem(path, "true", "false: only `fedpilot simulate` moves work")
     for pool_name in section.settings.pool_placement:
         path = ("settings", "pool_placement", pool_name)
         yield from known(path, "pool", pool_name, pools)

@@ -112,7 +112,7 @@ class SchedulerSettings(QueueSection):
     pool_placement: dict[str, PlacementSettings] = Field(default_factory=dict)
     """Placement by pool, instead of `placement`."""
     consolidation: bool = False
-    """Whether work may be moved to make one large room of several small ones; in cases only."""
+    """Whether preemptible work may be moved to make one large room of several small ones."""
     stale_gang_grace_s: float = 60.0
     """How long a gang may run below its minimum before it is stopped; negative: for ever."""
     surplus_claims: Literal["in-quota", "none"] = "in-quota"

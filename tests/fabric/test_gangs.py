@@ -19,6 +19,7 @@ from fedpilot.fabric import (
     Group,
     Machine,
     MachineId,
+    NeverFits,
     SchedulingPolicy,
     SpecError,
     VirtualCluster,
@@ -282,6 +283,26 @@ def test_an_elastic_gang_whose_minimum_does_not_fit_is_refused(
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> SharedCluster:
     return SharedCluster(monkeypatch)
+
+
+def test_a_gang_that_moved_between_two_looks_was_away(shared: SharedCluster) -> None:
+    gang = VirtualClusterManager(shared).reserve(wanted(2), name="run")
+    assert gang.standing().held
+    shared.manager.since = 5.0
+    away = gang.standing()
+    assert (away.held, away.reason, away.slots) == (False, "it goes on at other places", ())
+    assert gang.standing().held
+
+
+def test_on_a_shared_ray_the_manager_judges_what_can_be(shared: SharedCluster) -> None:
+    with VirtualClusterManager(shared) as manager:
+        gang = manager.reserve(wanted(1, cpu=65), name="large")
+        assert len(gang.vnodes) == 1, "machines may come, as the manager knows"
+
+        shared.manager.refuses = NeverFits("run", "the pool gpus has 2 CPU", 2)
+        with pytest.raises(GangInfeasible) as refused:
+            manager.reserve(wanted(3, cpu=1), name="run")
+    assert (refused.value.most, refused.value.reason) == (2, "the pool gpus has 2 CPU")
 
 
 def test_on_a_shared_ray_nodes_above_the_minimum_come_and_leave(shared: SharedCluster) -> None:

@@ -130,9 +130,10 @@ def _why(view: View, cluster: Document, history: Sequence[Document]) -> Iterator
             yield f"{name} is active{how_long}: it holds {holding(cluster)}."
             if leaves := cluster.get("leaves"):
                 whom = f" for {leaves['claimant']}" if leaves["claimant"] else ""
+                then = "goes on elsewhere" if cluster.get("relocates") else "waits again"
                 yield (
                     f"It must leave{whom} within {duration(max(0.0, leaves['at'] - now))}, and "
-                    f"waits again then: {leaves['rule']}, {short(leaves['reason'])}."
+                    f"{then} then: {leaves['rule']}, {short(leaves['reason'])}."
                 )
             yield from _nodes_leave(cluster, now)
             for borrowed, due in loans(cluster, now):

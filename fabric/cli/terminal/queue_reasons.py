@@ -165,7 +165,10 @@ def _holding(workload: Document, history: Sequence[Document], now: float) -> Ite
             f"It must leave by {timestamp(leaves['at'])}, in {duration(leaves['at'] - now)}{whom}. "
             f"{leaves['rule']}: {short(leaves['reason'])}."
         )
-        yield "Then it waits with its old place in line, and starts again by itself."
+        if workload.get("relocates"):
+            yield "Then it goes on at once at other places, which are promised to it."
+        else:
+            yield "Then it waits with its old place in line, and starts again by itself."
         return
     if workload["preemptible"]:
         yield (

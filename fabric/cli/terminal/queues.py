@@ -77,12 +77,17 @@ def applied(found: Document, states: Mapping[str, str], *, dry_run: bool) -> Ren
     for stop in would["stops"]:
         whom = f" for {stop['claimant']}" if stop["claimant"] else ""
         table.add_row(stop["id"], states.get(stop["id"], ""), f"stop{whom}", short(stop["reason"]))
+    for move in would.get("moves", ()):
+        whom = f"move for {move['claimant']}"
+        table.add_row(move["id"], states.get(move["id"], ""), whom, short(move["reason"]))
     for key, word in (("starts", "start"), ("waits", "wait")):
         for id, why in would[key].items():
             table.add_row(id, states.get(id, ""), word, short(why))
     if table.rows:
         return Group(line, Text(), table)
-    return Group(line, "no workload starts, stops or waits with it") if dry_run else Text(line)
+    return (
+        Group(line, "no workload starts, stops, moves or waits with it") if dry_run else Text(line)
+    )
 
 
 def event_table(events: Sequence[Document], document: Document, now: float) -> RenderableType:

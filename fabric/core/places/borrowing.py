@@ -180,6 +180,15 @@ def capacity(ledger: Ledger, cluster: ClusterId) -> Resources:
     return fixed + capacity(ledger, known.parent).beyond(fixed).capped(known.limits)
 
 
+def may_grow(ledger: Ledger, cluster: ClusterId, by: Resources) -> bool:
+    """Whether a cluster, and all above it, may hold so much more if machines have it."""
+    while cluster != ROOT:
+        if not ledger.within_limits(cluster, by):
+            return False
+        cluster = ledger.clusters[cluster].parent
+    return True
+
+
 def too_large_for(
     ledger: Ledger,
     cluster: ClusterId,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..ledger import Ledger
 from ..places.borrowing import Growth, Unmet, find_growth
 from ..places.groups import GroupId, PlacementGroupRecord, PlacementGroups
-from ..records import ClusterId, VNode, VNodeId, VNodeKind
+from ..records import ClusterId, Machine, VNode, VNodeId, VNodeKind, flexible_id
 from ..resources import Resources
 from ..selectors import Selector
 from .eligibility import Never, allowed_machines, allows, names_machines, never
@@ -168,7 +168,11 @@ def apart(
     if free:
         _, vnode = min(free, key=lambda each: (each[0], each[1].id))
         return Apart(vnode.id, Growth(vnode.machine, ()))
-    allowed = allowed_machines(ledger, cluster, selector)
+    may_run = allowed_machines(ledger, cluster, selector)
+
+    def allowed(machine: Machine) -> bool:
+        return flexible_id(cluster, machine.id) not in closed and may_run(machine)
+
     found = find_growth(ledger, cluster, demand, allowed=allowed)
     if isinstance(found, Unmet):
         return AwaitGroup(found.reason, found.physical and not names_machines(selector))

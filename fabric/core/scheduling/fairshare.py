@@ -132,7 +132,7 @@ def requested(snapshot: SchedulingSnapshot, could_run: dict[Kind, bool]) -> list
     for kind, line in snapshot.backlog.items():
         if could_run[kind]:
             most = (part.most for part in kind.gang.parts)
-            lacking = tuple(n - has for n, has in zip(most, kind.counts, strict=True))
+            lacking = tuple(max(0, n - has) for n, has in zip(most, kind.counts, strict=True))
             for i, amount in enumerate(kind.gang.total(lacking)):
                 asked[kind.queue][i] += len(line) * amount
     for index in range(len(snapshot.queues) - 1, -1, -1):

@@ -83,6 +83,11 @@ class GangPart:
     group: int = 0
     """Which of the gang's policies places it."""
 
+    @property
+    def borrowed(self) -> bool:
+        """Whether members only leave: they are surplus that is not started by a plan."""
+        return not self.most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
@@ -150,6 +155,8 @@ class Workload:
     """Since when its minimum does not run."""
     surplus_yields: bool = False
     """Whether its surplus gives way to minimums of its queue even if it is not preemptible."""
+    movable: bool = True
+    """Whether its members may be moved, if it is preemptible."""
 
     @property
     def counts(self) -> tuple[int, ...]:

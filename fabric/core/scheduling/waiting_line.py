@@ -40,6 +40,11 @@ class WaitingLine:
         words = self._told.get(id) or ("" if reason is None else _in_words(reason))
         return QueuedAt(entry.request, place, words)
 
+    def rule(self, id: ClusterId) -> Rule | None:
+        """By which rule the plan left it waiting; None if it did not."""
+        reason = None if id in self._told else self._reasons.get(WorkloadId(id))
+        return None if reason is None else reason.rule
+
     @cached_property
     def _reasons(self) -> dict[WorkloadId, Reason]:
         return {id: wait.reason for wait in self._waits for id in wait.workloads}

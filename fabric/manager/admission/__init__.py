@@ -1,1 +1,1 @@
-"""Admits virtual clusters, takes their places back, and replaces what they lost."""
+"""Admits virtual clusters, takes back places and loans, replaces lost nodes, tells what waits."""

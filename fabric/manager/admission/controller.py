@@ -41,10 +41,12 @@ from ..scheduling.live_usage import USAGE, LiveUsage
 from ..scheduling.queue_book import QueueBook
 from ..scheduling.root_scheduler import RootScheduler
 from ..status import RECORD, Statuses
+from .borrowed import BorrowedPlaces
 from .bundler import Bundler
 from .fragmentation import Fragmentation
 from .lost_nodes import LostNodes, taken_by_others
 from .request_checks import RequestChecks
+from .unplaced import Unplaced
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class AdmissionController:
         self._fragmentation = Fragmentation(self.state, clock)
         self.lost_nodes = LostNodes(bundler, router, statuses, self.end)
         """What follows when single nodes are gone."""
+        self._borrowed = BorrowedPlaces(bundler, router, statuses, self.end, self.give_back)
         self.book = QueueBook(file.note(QUEUES))
         self._checks = RequestChecks(self.state, self.book, self._settings)
         self.root = RootScheduler(
@@ -85,6 +88,8 @@ class AdmissionController:
             usage=LiveUsage(file.note(USAGE)),
         )
         """Decides about the virtual clusters that share the machines."""
+        self.unplaced = Unplaced(self.state, statuses, router)
+        """What has no places."""
         self._nested: Iterable[Decision] = ()
         """The last decisions on virtual clusters inside others."""
 
@@ -114,18 +119,6 @@ class AdmissionController:
     def lost(self) -> bool:
         """Whether the state could not be saved, so that the one in memory may not be valid."""
         return self._file.closed
-
-    def physical_demand(self) -> tuple[Resources, ...]:
-        """All that is held and that waits, for the autoscaler; empty if no machine is needed."""
-        ledger = self.state.ledger
-        waiting = [each for each in self.state.waiting if each.parent == ROOT]
-        unmet = [bundle.resources for r in waiting for g in r.groups for bundle in g.bundles]
-        unmet += [request.least for request in waiting if request.least]
-        unmet += self._router.demand()
-        if not unmet:
-            return ()
-        held = [each.resources for each in ledger.vnodes.values() if each.parent in ledger.machines]
-        return (*held, *unmet)
 
     # -- admission ----------------------------------------------------------------------------
 
@@ -306,9 +299,13 @@ class AdmissionController:
         self.state.add(replace(self.state.entries[id], stopped=notice))
         self._statuses.stopped(id, why)
 
-    def drop(self, node: VNodeId, why: str) -> None:
-        """Take a node above the minimum back, with its work; what is inside it ends."""
-        self.lost_nodes.left(node, why)
+    def drop(self, id: ClusterId, node: VNodeId, why: str) -> None:
+        """Take a node above the minimum back, or what a flexible vnode borrowed, with its work."""
+        if self.state.entries[id].request.is_surplus(node):
+            self.lost_nodes.left(node, why)
+        else:
+            self._borrowed.take_back(node, why)
+            self.lost_nodes.forget_notices(id, (node,))
 
     def _back_in_line(self, id: ClusterId) -> None:
         """Free all places of a virtual cluster, end all inside it, and let it wait."""

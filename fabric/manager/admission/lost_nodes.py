@@ -44,7 +44,7 @@ class LostNodes:
                 self._lost_piece(group, lost)
         for id in sorted({vnode.cluster for vnode in lost.values()} - {DEFAULT}):
             mine = [each.id for each in lost.values() if each.cluster == id]
-            self._forget_notices(id, mine)
+            self.forget_notices(id, mine)
             why = f"machine {hostname} ({machine[:8]}) died with some of its nodes"
             request = self._state.entries[id].request
             if all(map(request.is_surplus, mine)):
@@ -65,7 +65,7 @@ class LostNodes:
         self._router.removed(group.id for group in carriers)
         self._bundler.give_up(carriers)
         ledger.drop(node)
-        self._forget_notices(id, (node,))
+        self.forget_notices(id, (node,))
         self._statuses.note(id, "node stopped", why, on_record=True)
 
     def refused(self, group: PlacementGroupRecord, why: str) -> bool:
@@ -94,7 +94,7 @@ class LostNodes:
         else:
             self._bundler.give_up([group])
 
-    def _forget_notices(self, id: ClusterId, nodes: Collection[VNodeId]) -> None:
+    def forget_notices(self, id: ClusterId, nodes: Collection[VNodeId]) -> None:
         entry = self._state.entries[id]
         for notice in entry.nodes_leave:
             if notice.node in nodes:

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
@@ -79,6 +88,8 @@ class Router:
         self._clock = clock
         self._heard: dict[ProcessId, float] = {}
         self._why: dict[WorkId, AwaitGroup] = {}
+        self._since: dict[WorkId, float] = {}
+        """Since when work is known to wait for its placement group."""
         self._times = TaskTimes(self._state, clock)
         self._scheduler = Scheduler(self._state, self._times, bundles.settings)
         self._batches = Batches(self._state.works, self._times)
@@ -119,10 +130,10 @@ class Router:
                 state.works.put(queued)
             case _ if ask.wait:
                 if isinstance(found, AwaitGroup):
-                    self._why[work.id] = found
+                    self._await(work.id, found)
                 self._hold(work, together=not ask.actor)
             case _:
-                self._why.pop(work.id, None)
+                self._no_longer_awaits(work.id)
                 return None
         return state.works[ask.id]
 
@@ -189,7 +200,7 @@ class Router:
     def _hold(self, work: Work, *, together: bool) -> None:
         """Let work wait for its own placement group, or for the group of a task like it."""
         if together and self._batches.join(work):
-            self._why.pop(work.id, None)
+            self._no_longer_awaits(work.id)
             return
         self._state.works.put(work)
         if together:
@@ -308,18 +319,25 @@ class Router:
                 closed = state.closing(cluster)
                 found = apart(state.ledger, cluster, needed, work.selector, closed)
                 if isinstance(found, AwaitGroup):
-                    self._why[work.id] = found
+                    self._await(work.id, found)
                 if isinstance(found, AwaitGroup) or not self._set_apart(work, found):
                     refused.add(kind)
                 if len(refused) > TRIES:
                     return
 
-    def demand(self) -> tuple[Resources, ...]:
-        """The held work that only another machine could run."""
+    def awaits(self) -> Iterator[tuple[Work, AwaitGroup, float]]:
+        """The work that waits for room, why, and since when."""
         works = self._state.works
-        return tuple(
-            works[id].demand for id, why in self._why.items() if why.physical and id in works
-        )
+        known = ((id, why) for id, why in self._why.items() if id in works)
+        return ((works[id], why, self._since[id]) for id, why in known)
+
+    def _await(self, id: WorkId, why: AwaitGroup) -> None:
+        self._why[id] = why
+        self._since.setdefault(id, self._clock())
+
+    def _no_longer_awaits(self, id: WorkId) -> None:
+        self._why.pop(id, None)
+        self._since.pop(id, None)
 
     def _set_apart(self, work: Work, found: Apart) -> bool:
         """Have a placement group made for work; False if work prevents the rebundling."""
@@ -333,7 +351,7 @@ class Router:
             return False  # the work has no demands, and the vnode nothing to spare
         cut = self._bundles.cut(twin, touched & twin.vnodes.keys(), {found.vnode: needed})
         if isinstance(cut, Stuck):
-            self._why[work.id] = AwaitGroup(cut.reason, physical=False)
+            self._await(work.id, AwaitGroup(cut.reason, physical=False))
             return False
         borrow(state.ledger, found.growth, self._bundles.due())
         known = state.ledger.vnodes[found.vnode]
@@ -354,7 +372,7 @@ class Router:
         self._times.began(work)
         state.ledger.start(work.id, Use(vnode=vnode, resources=work.demand))
         state.works.put(replace(work, vnode=vnode, state=WorkState.PLACED))
-        self._why.pop(work.id, None)
+        self._no_longer_awaits(work.id)
 
     def _promote(self, group: GroupId) -> None:
         """Mark queued work as placed that Ray can start, since its group has room for it."""
@@ -375,7 +393,7 @@ class Router:
 
     def _forget(self, id: WorkId) -> None:
         state = self._state
-        self._why.pop(id, None)
+        self._no_longer_awaits(id)
         work = state.works.drop(id)
         if work is None:
             return

@@ -3,8 +3,9 @@
 Each kind of fixed-size nodes is a part of the gang; nodes above the minimum of a group are further
 members of its part, in the order in which they were added. The flexible minimum may lie on any
 machines in any amounts: what has a place is one member for each machine, and the rest is asked for
-in pieces of one whole unit. What is borrowed is no member, since it is returned as soon as it is
-needed.
+in pieces of one whole unit. What is borrowed and idle is no member, since it is returned as soon as
+it is needed. What is borrowed and in use is one surplus member for each machine, if work there may
+be stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from ...core.cluster_state import Entry
 from ...core.ledger import Ledger
@@ -56,6 +58,15 @@ class AskedPart:
     """Of each flexible member."""
     group: int | None = None
     """The group of fixed-size nodes."""
+    borrowed: bool = False
+    """Whether it is what a flexible vnode borrowed."""
+
+
+class StoppedMember(NamedTuple):
+    """What a plan stops: a vnode, or only what it borrowed."""
+
+    node: VNodeId
+    borrowed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,34 @@ class Asked:
     members: tuple[Member, ...] = ()
     ids: tuple[VNodeId, ...] = ()
     """The vnode of each member."""
+
+    @property
+    def stoppable(self) -> list[StoppedMember]:
+        """The members, as a plan stops them."""
+        return [
+            StoppedMember(id, self.parts[member.part].borrowed)
+            for id, member in zip(self.ids, self.members, strict=True)
+        ]
+
+    def elsewhere(
+        self,
+        ledger: Ledger,
+        request: Request,
+        to: Mapping[int, MachineIndex],
+        machines: Sequence[MachineId],
+    ) -> tuple[VNode, ...]:
+        """All vnodes once some members, by position, are on other machines, without loans."""
+        fixed: list[VNode] = []
+        flexible: dict[MachineId, Resources] = {}
+        for at, (id, member) in enumerate(zip(self.ids, self.members, strict=True)):
+            part, machine = self.parts[member.part], machines[to.get(at, member.machine)]
+            if part.borrowed:
+                continue
+            if part.group is not None:
+                fixed.append(_fixed(ledger, request, number_of(id), machine))
+            else:
+                flexible[machine] = flexible.get(machine, Resources()) + part.amount
+        return (*fixed, *(_flexible(ledger, request, m, flexible[m]) for m in flexible))
 
     def moved(self, to: Mapping[MachineIndex, MachineIndex | None]) -> Asked:
         """The same where machines have other places in the snapshot."""
@@ -116,16 +155,23 @@ def asked_by(
     index: Mapping[MachineId, MachineIndex],
     *,
     grows: bool = True,
+    lent: Mapping[VNodeId, Resources] | None = None,
 ) -> Asked:
     """What a virtual cluster asks for, and has, is promised or will have, on these machines.
 
     Nodes under notice are gone; as long as there are some, or unless it `grows`, it asks for no
-    other nodes above its minimum.
+    other nodes above its minimum. `lent` is what flexible vnodes borrowed and may lose.
     """
+    lent = lent or {}
     request = entry.request
     leaving = {notice.node for notice in entry.nodes_leave}
-    grows = grows and not leaving
-    held = {vnode.id: vnode for vnode in ledger.of(request.id) if vnode.id not in leaving}
+    grows = grows and not leaving and not entry.relocates
+    here = () if entry.relocates else ledger.of(request.id)
+    held = {
+        vnode.id: vnode
+        for vnode in here
+        if vnode.id not in leaving or vnode.kind is VNodeKind.FLEXIBLE
+    }
     for vnode in (*expected, *entry.promised):
         grown = held[vnode.id].resources if vnode.id in held else Resources()
         held[vnode.id] = replace(vnode, resources=vnode.resources + grown)
@@ -150,7 +196,9 @@ def asked_by(
         if vnode.kind is not VNodeKind.FLEXIBLE:
             continue
         flexible += vnode.resources
-        own = vnode.resources - ledger.borrowed(vnode.id)
+        own = vnode.resources
+        if not entry.relocates:
+            own -= ledger.borrowed(vnode.id)
         if own:
             members.append((len(parts), vnode))
             parts.append(GangPart(request=up(own, scale), least=1, most=1, group=group))
@@ -158,10 +206,14 @@ def asked_by(
     for part, piece in _pieces(request.least.beyond(flexible), scale, group):
         parts.append(part)
         of.append(piece)
-    if not parts:  # all that it holds is borrowed
-        return asked_anew((), Resources(), scale)
     of_group = {each.group: part for part, each in enumerate(of) if each.group is not None}
     members += [(of_group[request.group_of(number_of(id))], held[id]) for id in above]
+    for id in sorted(held.keys() & lent.keys()):
+        members.append((len(parts), held[id]))
+        parts.append(GangPart(request=up(lent[id], scale), least=0, most=0, group=group))
+        of.append(AskedPart(amount=lent[id], borrowed=True))
+    if not parts:  # all that it holds is borrowed
+        return asked_anew((), Resources(), scale)
     policies = (*(each.policy for each in request.groups), SchedulingPolicy.PACK)
     return Asked(
         GangSpec(parts=tuple(parts), policies=policies),
@@ -173,18 +225,18 @@ def asked_by(
 
 def stopped_by(
     decisions: Iterable[Decision], asked: Mapping[ClusterId, Asked]
-) -> list[tuple[VNodeId, ...]]:
-    """The vnodes that each decision of a plan stops, by what it was made of.
+) -> list[tuple[StoppedMember, ...]]:
+    """What each decision of a plan stops, by what it was made of.
 
     A plan stops nothing that it starts itself.
     """
-    left: dict[ClusterId, list[VNodeId]] = {}
-    found = list[tuple[VNodeId, ...]]()
+    left: dict[ClusterId, list[StoppedMember]] = {}
+    found = list[tuple[StoppedMember, ...]]()
     for each in decisions:
-        gone: tuple[VNodeId, ...] = ()
+        gone: tuple[StoppedMember, ...] = ()
         if isinstance(each, StopMembers):
             id = ClusterId(each.workload)
-            mine = left.setdefault(id, [*asked[id].ids])
+            mine = left.setdefault(id, asked[id].stoppable)
             gone = tuple(mine[at] for at in each.positions)
             left[id] = [node for node in mine if node not in gone]
         found.append(gone)

@@ -37,7 +37,11 @@ def case_document(state: ClusterState, facts: LiveFacts, now: float) -> dict[str
 def _all(state: ClusterState, facts: LiveFacts) -> list[tuple[Workload, float | None]]:
     """The workloads in line, and when those under notice leave."""
     found = [(each, None) for each in facts.snapshot().workloads.values()]
-    leaving = [(facts.anew(each), each.leaves.at) for each in state.entries.values() if each.leaves]
+    leaving = [
+        (facts.anew(each), each.leaves.at)
+        for each in state.entries.values()
+        if each.leaves and not each.relocates
+    ]
     return sorted([*found, *leaving], key=lambda each: (each[0].submit_order, each[0].id))
 
 
@@ -115,12 +119,13 @@ def _workload(
         each = workload.gang.parts[index]
         given = {
             "request": {n: a for n, a in scale.by_name(each.request).items() if a},
-            "members": {"min": each.least, "max": each.most},
+            "members": None if each.borrowed else {"min": each.least, "max": each.most},
             "selector": {label: str(condition) for label, condition in each.selector},
             "flexible": each.flexible,
             "group": each.group,
+            "borrowed": each.borrowed,
         }
-        return {key: value for key, value in given.items() if value not in ({}, False, 0)}
+        return {key: value for key, value in given.items() if value not in ({}, False, 0, None)}
 
     def member(index: int, machine: MachineIndex, gpus: tuple[int, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {"part": index, "node": names[machine]}
@@ -147,5 +152,6 @@ def _workload(
         ],
         "running": [member(*each) for each in workload.members],
         **({"surplus_yields": True} if workload.surplus_yields else {}),
+        **({} if workload.movable else {"movable": False}),
         **{key: at - now for key, at in times.items() if at is not None},
     }

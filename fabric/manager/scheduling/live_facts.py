@@ -1,9 +1,10 @@
 """LiveFacts: the manager's state as the scheduler's facts, kept up to date by what changed.
 
 They show the cluster as it will be once all notices are carried out: a virtual cluster under notice
-is not in them, and one that is promised places runs on them. So no plan decides a second time what
-another one has decided. What is borrowed and idle counts as free, and what is borrowed and in use
-lessens its machine, as work outside of all virtual clusters does.
+is not in them, and one that is promised places runs on them, also if it leaves others. So no plan
+decides a second time what another one has decided. What is borrowed and idle counts as free. What
+is borrowed and in use is surplus of its virtual cluster if work in that may be stopped. Otherwise
+it lessens its machine, as work outside of all virtual clusters does.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import replace
 
 from ...core.cluster_state import ClusterState, Entry
-from ...core.ledger import Ledger
 from ...core.places.gpus import free_gpus
+from ...core.places.placement import GPU
 from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
 from ...core.resources import UNIT, Resources
 from ...core.scheduling.fairshare import capacity_by_pool
-from ...core.scheduling.records import MachineIndex, Settings, Workload, WorkloadId
+from ...core.scheduling.records import Decision, MachineIndex, Settings, Workload, WorkloadId
 from ...core.scheduling.snapshot import Array, Facts, MachineSpec, Scale, SchedulingSnapshot
 from ...spec.queue_table import QueueTable
 from ...spec.queues import DEFAULT_POOL, DEFAULT_PROJECT
@@ -53,6 +54,11 @@ class LiveFacts:
         self._table: QueueTable
         self._index: dict[MachineId, MachineIndex] = {}
         self._outside: dict[MachineId, Resources] = {}
+        self._lent: dict[VNodeId, Resources] = {}
+        """What flexible vnodes borrowed, use, and may lose."""
+        self._parents: frozenset[ClusterId] = frozenset()
+        """The virtual clusters with others inside, which would end if they moved."""
+        self._classes = queues.table(Scale.of({}))
         self._resting: frozenset[ClusterId] = frozenset()
         self._expected: frozenset[ClusterId] = frozenset()
         self._shares = False
@@ -113,17 +119,22 @@ class LiveFacts:
         """
         self.look()
         ledger, entries = self._state.ledger, self._state.entries
-        outside = _outside(ledger, stuck)
+        outside, lent = self._in_use(stuck)
         if self._changed is None or self._outgrown(self._changed) or self._is_out_of_scale():
             self._begin(outside)
             changed: Iterable[ClusterId] = [*entries]
         else:
-            some = (self._resting, resting, stale_since, self._expected, expected)
+            differ = (
+                _cluster_of(id) for id in {*lent, *self._lent} if lent.get(id) != self._lent.get(id)
+            )
+            inside = ledger.parents ^ self._parents
+            some = (self._resting, resting, stale_since, self._expected, expected, differ, inside)
             changed = [*self._changed, *itertools.chain.from_iterable(some)]
             if self._machines_changed:
                 changed += self._set_machines(outside)
             self._set_outside(outside)
-        self._changed, self._machines_changed = set(), False
+        self._changed, self._machines_changed, self._lent = set(), False, lent
+        self._parents = ledger.parents
         self._resting, self._expected = frozenset(resting), frozenset(expected)
         for id in dict.fromkeys(changed):
             if WorkloadId(id) in self._facts.workloads:
@@ -152,6 +163,10 @@ class LiveFacts:
             return lambda _: False
         return lambda id: id not in changed and self.asked.get(id) == since.get(id)
 
+    def apply(self, decision: Decision, now: float) -> None:
+        """Make a decision true, to look ahead; then these facts are not those of the state."""
+        self._facts.apply(decision, now)
+
     def snapshot(self, fragmented: Collection[MachineId] = ()) -> SchedulingSnapshot:
         """The facts, as of the last refresh; Ray has refused shares of GPUs on some machines."""
         found = self._facts.snapshot()
@@ -167,7 +182,7 @@ class LiveFacts:
 
     def _counts(self, entry: Entry, resting: Collection[ClusterId]) -> bool:
         """Whether a virtual cluster is in the facts."""
-        if entry.request.parent != ROOT or entry.leaves is not None:
+        if entry.request.parent != ROOT or (entry.leaves is not None and not entry.relocates):
             return False
         idle = entry.waiting and not entry.promised
         return not (idle and entry.request.id in resting)
@@ -185,6 +200,7 @@ class LiveFacts:
             self._scale,
             self._index,
             grows=not entry.waiting and entry.request.id not in self._resting,
+            lent=self._lent,
         )
         self.asked[entry.request.id] = asked
         found, since = self._workload(entry, asked), entry.since or entry.asked_at
@@ -194,6 +210,8 @@ class LiveFacts:
             found = found.started(asked.members, since)
             if found.stale_since_s is not None:
                 found = replace(found, stale_since_s=stale, waits_since_s=since)
+            if not self._may_move(entry) or found.stale_since_s is not None or expected:
+                found = replace(found, movable=False)
         else:
             found = replace(found, waits_since_s=since)
         self._facts.add(found)
@@ -215,12 +233,45 @@ class LiveFacts:
             surplus_yields=request.elastic and not self.queues.file.stops,
         )
 
+    def _may_move(self, entry: Entry) -> bool:
+        """Whether it can go on elsewhere: it has settled, with nothing in it that would end, and
+        Ray places it where the plan says."""
+        known = not self._shares and entry.group is None
+        return known and not (entry.moves or entry.waiting or entry.request.id in self._parents)
+
     def _age(self, entry: Entry) -> int:
         """The number of a request in the order of all."""
         known = self._ages.get(entry.request.id)
         if known is None or known[0] != entry.asked_at:
             known = self._ages[entry.request.id] = entry.asked_at, next(self._numbers)
         return known[1]
+
+    def _in_use(
+        self, stuck: Container[VNodeId]
+    ) -> tuple[dict[MachineId, Resources], dict[VNodeId, Resources]]:
+        """What virtual clusters do not have of each machine; and what some of them borrowed, use,
+        and may lose. A loan under notice is neither."""
+        ledger, entries = self._state.ledger, self._state.entries
+        outside = {vnode.machine: vnode.resources for vnode in ledger.of(DEFAULT)}
+        lent = dict[VNodeId, Resources]()
+        for loan in ledger.loans():
+            vnode = ledger.vnodes[loan.vnode]
+            if vnode.parent != vnode.machine or (ledger.unused(loan) and vnode.id not in stuck):
+                continue
+            entry = entries.get(vnode.cluster)
+            if entry is None or not self._may_be_stopped(entry, loan.resources):
+                outside[vnode.machine] = outside.get(vnode.machine, Resources()) + loan.resources
+            elif entry.leaves is None and all(each.node != vnode.id for each in entry.nodes_leave):
+                lent[vnode.id] = lent.get(vnode.id, Resources()) + loan.resources
+        return outside, lent
+
+    def _may_be_stopped(self, entry: Entry, lent: Resources) -> bool:
+        """Whether work on a loan may be stopped; a loan of GPUs and of a share of one counts apart,
+        since no member has both."""
+        request = entry.request
+        given = request.priority_class, 0, request.preemptible
+        mixed = lent[GPU] > UNIT and lent[GPU] % UNIT
+        return self._classes.priority_and_preemptible(*given)[1] and not mixed
 
     def _outgrown(self, changed: Iterable[ClusterId]) -> bool:
         """Whether a request names a resource, or a share of a GPU, that is not counted."""
@@ -310,17 +361,6 @@ def _scale_of(state: ClusterState, names: Collection[str]) -> Scale:
             if name in totals:
                 totals[name] += amount
     return Scale.of({name: amount / UNIT for name, amount in totals.items()})
-
-
-def _outside(ledger: Ledger, stuck: Container[VNodeId]) -> dict[MachineId, Resources]:
-    """What work outside of virtual clusters holds of each machine, and loans that are in use."""
-    found = {vnode.machine: vnode.resources for vnode in ledger.of(DEFAULT)}
-    for loan in ledger.loans():
-        vnode = ledger.vnodes[loan.vnode]
-        idle = ledger.unused(loan) and loan.vnode not in stuck
-        if vnode.parent == vnode.machine and not idle:
-            found[vnode.machine] = found.get(vnode.machine, Resources()) + loan.resources
-    return found
 
 
 def _cluster_of(vnode: str) -> ClusterId:

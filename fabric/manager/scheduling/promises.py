@@ -2,17 +2,19 @@
 
 A claimant is promised places that others hold until they leave. All of its victims leave in one
 step, so none leaves for a claimant that then does not start. A notice whose claimant has ended, has
-got its places otherwise, or can no longer get them, is withdrawn.
+got its places otherwise, or can no longer get them, is withdrawn. A victim that goes on elsewhere
+leaves only once its new places are free, too; if they no longer are promised to it, none leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 
 from ...core.cluster_state import ClusterState, Entry, Notice
 from ...core.ledger import Ledger
-from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId
+from ...core.records import ROOT, ClusterId, MachineId, VNode, VNodeId, VNodeKind
 from ...core.resources import Resources
 
 
@@ -26,6 +28,8 @@ class Overdue:
     """Those that need not leave."""
     leaving: tuple[tuple[ClusterId, Notice], ...]
     """Those that leave now, single nodes first."""
+    blocked: frozenset[MachineId] = frozenset()
+    """Machines without room for those that would go on there now."""
 
 
 def overdue(
@@ -45,18 +49,25 @@ def overdue(
     noticed = [(each.request.id, notice) for each in moving for notice in each.notices]
     noticed.sort(key=lambda each: each[1].node is None)
     in_vain = {each.claimant for _, each in noticed if _in_vain(each, state.ledger, now)}
-    dropped = [
-        each.request.id
-        for each in promised(state)
-        if not room.take(each.promised) or each.request.id in in_vain
-    ]
-    kept = {each.request.id for each in promised(state)} - set(dropped)
+    without = {each.request.id for each in promised(state) if not room.take(each.promised)}
+    in_vain |= {
+        e.leaves.claimant for e in moving if e.leaves and e.relocates and e.request.id in without
+    }
+    claims = [each.request.id for each in promised(state) if not each.relocates]
+    dropped = [id for id in claims if id in without or id in in_vain]
+    kept = {*claims} - set(dropped)
     held, withdrawn = list[tuple[ClusterId, Notice]](), list[tuple[ClusterId, Notice]]()
     for each in noticed:
-        holds = _holds(*each, kept, lacking)
+        id, notice = each
+        holds = _holds(id, notice, kept, lacking)
+        if state.entries[id].relocates and notice.node is None:  # none moves for who gets nothing
+            holds = holds and notice.claimant not in {*dropped, *in_vain}
         (held if holds else withdrawn).append(each)
-    leaving = _leaving(held, state.ledger, now)
-    return Overdue(tuple(dropped), tuple(withdrawn), tuple(leaving))
+    leaving = list(_leaving(held, state.ledger, now))
+    blocked = _blocked(state, {notice.claimant for _, notice in leaving})
+    leaving = [each for each in leaving if each[1].claimant not in blocked]
+    full = frozenset().union(*blocked.values())
+    return Overdue(tuple(dropped), tuple(withdrawn), tuple(leaving), full)
 
 
 def promised(state: ClusterState) -> Iterator[Entry]:
@@ -81,23 +92,33 @@ class Rooms:
     def __init__(self, state: ClusterState, stuck: Container[VNodeId] = ()) -> None:
         """Loans of `stuck` vnodes are not returned."""
         self._ledger = ledger = state.ledger
+        self._stuck = stuck
         self._changed: dict[MachineId, Resources] = {}
         """What machines have free where that is not what they have now."""
-        for loan in ledger.loans():
-            vnode = ledger.vnodes[loan.vnode]
-            leaves = state.entries[vnode.cluster].leaves if vnode.cluster in state.entries else None
-            idle = ledger.unused(loan) and loan.vnode not in stuck
-            if vnode.parent == vnode.machine and leaves is None and idle:
-                self._changed[vnode.machine] = self._free(vnode.machine) + loan.resources
-        for entry in [state.entries[id] for id in state.moving]:
-            if entry.notices and entry.request.parent == ROOT:
-                self.leaves(leaving_of(entry, ledger))
+        lent = {ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
+        for entry in [state.entries[id] for id in {*state.moving, *lent} & state.entries.keys()]:
+            if entry.request.parent == ROOT:
+                self.leaves(freed(entry, ledger, stuck))
 
     def leaves(self, vnodes: Collection[VNode]) -> None:
         """These vnodes leave, too."""
         for machine, held in _by_machine(vnodes).items():
             if machine in self._ledger.machines:
                 self._changed[machine] = self._free(machine) + held
+
+    def noticed(self, before: Entry, after: Entry) -> None:
+        """More of a virtual cluster leaves."""
+        gave = _by_machine(freed(before, self._ledger, self._stuck))
+        for machine, held in _by_machine(freed(after, self._ledger, self._stuck)).items():
+            if machine in self._ledger.machines:
+                more = held - gave.get(machine, Resources())
+                self._changed[machine] = self._free(machine) + more
+
+    def copy(self) -> Rooms:
+        """The same, for a trial."""
+        twin = copy(self)
+        twin._changed = dict(self._changed)
+        return twin
 
     def take(self, vnodes: Collection[VNode]) -> bool:
         """Take the room of these vnodes, all or nothing; False if there is too little."""
@@ -115,12 +136,35 @@ class Rooms:
 
 
 def leaving_of(entry: Entry, ledger: Ledger) -> tuple[VNode, ...]:
-    """The vnodes of a virtual cluster that are under notice."""
+    """The vnodes of a virtual cluster that are under notice; of a flexible one what it borrowed."""
     held = ledger.of(entry.request.id)
     if entry.leaves is not None:
         return held
     nodes = {notice.node for notice in entry.nodes_leave}
-    return tuple(vnode for vnode in held if vnode.id in nodes)
+    return tuple(_alone(vnode, ledger) for vnode in held if vnode.id in nodes)
+
+
+def _alone(vnode: VNode, ledger: Ledger) -> VNode:
+    """What leaves of a vnode that is itself under notice."""
+    if vnode.kind is VNodeKind.FIXED:
+        return vnode
+    return replace(vnode, resources=ledger.borrowed(vnode.id))
+
+
+def freed(entry: Entry, ledger: Ledger, stuck: Container[VNodeId]) -> list[VNode]:
+    """What is free once all of a virtual cluster that is under notice has left, and its idle loans
+    are returned; loans of `stuck` vnodes are not."""
+    found = {vnode.id: vnode for vnode in leaving_of(entry, ledger)}
+    for vnode in ledger.of(entry.request.id):
+        if vnode.id not in found and (idle := idle_of(vnode, ledger, stuck)):
+            found[vnode.id] = replace(vnode, resources=idle)
+    return list(found.values())
+
+
+def idle_of(vnode: VNode, ledger: Ledger, stuck: Container[VNodeId]) -> Resources:
+    """What a vnode has borrowed and could return; nothing if it is `stuck`."""
+    loans = () if vnode.id in stuck else ledger.loans_of(vnode.id)
+    return Resources.total(loan.resources for loan in loans if ledger.unused(loan))
 
 
 def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
@@ -130,7 +174,10 @@ def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
         held = state.ledger.of(entry.request.id) if entry.notices else ()
         for notice in entry.notices:
             if notice.claimant is not None:
-                mine = [each for each in held if notice.node in (None, each.id)]
+                if notice.node is None:
+                    mine = [*held]
+                else:
+                    mine = [_alone(each, state.ledger) for each in held if each.id == notice.node]
                 found.setdefault(notice.claimant, []).extend(mine)
     return found
 
@@ -163,6 +210,47 @@ def _leaving(
     return ((id, notice) for id, notice in notices if (notice.claimant or id) not in late)
 
 
+def _blocked(
+    state: ClusterState, due: Collection[ClusterId | None]
+) -> dict[ClusterId | None, set[MachineId]]:
+    """The claimants of which some victim could not go on elsewhere now, and the full machines.
+
+    What is free now is for those who wait for nobody first, then for those whose victims leave now.
+    """
+    movers: dict[ClusterId | None, list[VNode]] = {}
+    for entry in (state.entries[id] for id in state.moving):
+        if entry.leaves is not None and entry.relocates:
+            movers.setdefault(entry.leaves.claimant, []).extend(entry.promised)
+    found = dict[ClusterId | None, set[MachineId]]()
+    if not movers.keys() & {*due}:
+        return found
+    ledger, leaving, free = state.ledger, leaving_for(state), dict[MachineId, Resources]()
+
+    def left(come: Sequence[VNode], gone: Sequence[VNode]) -> set[MachineId]:
+        """Take places once others have left theirs; the machines that are too full."""
+        needs, gives, full = _by_machine(come), _by_machine(gone), set[MachineId]()
+        for machine in needs.keys() | gives.keys():
+            there = ledger.free(machine) if machine in ledger.machines else Resources()
+            there = free.get(machine, there) + gives.get(machine, Resources())
+            need = needs.get(machine, Resources())
+            free[machine] = there.beyond(need)
+            if not need.fits(there):
+                full.add(machine)
+        return full
+
+    claims = {each.request.id: each.promised for each in promised(state) if not each.relocates}
+    for id in claims.keys() - leaving.keys():
+        left(claims[id], ())
+    known = [id for id in due if id is not None]
+    for mine in sorted(known, key=lambda id: (id in movers, id)):
+        before = dict(free)
+        full = left([*claims.get(mine, ()), *movers.get(mine, ())], leaving.get(mine, ()))
+        if full and mine in movers:
+            found[mine] = full
+            free = before
+    return found
+
+
 def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:
     """Whether a node has not become idle that leaves only if it does."""
     return not notice.stops and notice.at <= now and not _has_ended(notice, ledger)
@@ -170,4 +258,9 @@ def _in_vain(notice: Notice, ledger: Ledger, now: float) -> bool:
 
 def _has_ended(notice: Notice, ledger: Ledger) -> bool:
     """Whether nothing runs any more on what leaves."""
-    return notice.ready and (notice.node is None or not ledger.carved(notice.node))
+    if notice.node is None or not notice.ready:
+        return notice.ready
+    vnode = ledger.vnodes.get(notice.node)
+    if vnode is not None and vnode.kind is VNodeKind.FLEXIBLE:
+        return all(ledger.unused(loan) for loan in ledger.loans_of(vnode.id))
+    return not ledger.carved(notice.node)

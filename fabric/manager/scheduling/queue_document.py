@@ -121,7 +121,7 @@ def _workload(
         "waits_since": (entry.since or entry.asked_at) if entry.waiting else None,
         "needs": request.needs.to_ray(),
         "holds": Resources.total(each.resources for each in state.ledger.of(id)).to_ray(),
-        "claims": _claims(state, id) if entry.promised else None,
+        "claims": _claims(state, id) if entry.promised and not entry.relocates else None,
     }
 
 
@@ -137,6 +137,7 @@ def standing(entry: Entry, book: QueueBook) -> dict[str, Any]:
         "class_priority": level,
         "preemptible": preemptible,
         "leaves": notice_document(entry.leaves),
+        "relocates": entry.relocates,
     }
 
 

@@ -29,10 +29,12 @@ from ...core.scheduling.records import (
 from ...core.scheduling.snapshot import SchedulingSnapshot
 from ...core.scheduling.waiting_line import WaitingLine
 from ..status import Statuses
-from .asked import Asked, stopped_by
+from .asked import Asked, StoppedMember, stopped_by
+from .decisions import departure_text, notice_text, relocated, still_valid
+from .dry_run import would
 from .live_facts import LiveFacts
 from .live_usage import USAGE, LiveUsage
-from .promises import Rooms, leaving_of, overdue, promised, without_room
+from .promises import Rooms, overdue, promised, without_room
 from .queue_book import AppliedQueues, QueueBook
 from .spared import first_spared
 from .usage_samples import UsageSamples
@@ -41,8 +43,6 @@ PERIOD_S = 1.0
 """How often it plans while virtual clusters wait and nothing has changed."""
 PATIENCE_S = 30.0
 """How long a claimant waits for nodes to become idle, before a plan may find it other places."""
-MOST_ROUNDS = 20
-"""After so many rounds a look ahead ends; every known case takes a few."""
 log = logging.getLogger(__name__)
 
 
@@ -55,8 +55,8 @@ class PlacesControl(Protocol):
     def stop(self, id: ClusterId, why: str) -> None:
         """Take all places of a virtual cluster back; it waits again, at its place in line."""
 
-    def drop(self, node: VNodeId, why: str) -> None:
-        """Take a node above the minimum of a virtual cluster back, with all in it."""
+    def drop(self, id: ClusterId, node: VNodeId, why: str) -> None:
+        """Take back a node above the minimum with all in it, or what a flexible vnode borrowed."""
 
     def end(self, id: ClusterId, why: str) -> object:
         """End a virtual cluster."""
@@ -178,14 +178,19 @@ class RootScheduler:
         if self._seen is not None:
             self.samples.take(self._planned_at, self._seen, found.fairshare)
         told: dict[ClusterId, str] = {}
-        valid = _still_valid(found, stopped_by(found.decisions, self._planned), unchanged)
+        valid = still_valid(found, stopped_by(found.decisions, self._planned), unchanged)
         rooms = Rooms(self._state, self.stuck)
         for vnodes in self._places.ray_will_take().values():
             rooms.take(vnodes)
+        moves = dict[ClusterId, list[MoveMember]]()
         for decision, stopped in valid:
             id = ClusterId(decision.workload)
             if isinstance(decision, StopMembers):
                 self._stop(id, decision, stopped, rooms)
+            elif isinstance(decision, MoveMember):  # its claimant's start follows
+                moves.setdefault(ClusterId(decision.claimant), []).append(decision)
+            elif id in moves:
+                rooms, told[id] = self._relocate(decision, moves.pop(id), rooms)
             elif decision.reason.rule is Rule.SURPLUS:
                 self._grow(id, decision, rooms)
             else:
@@ -199,7 +204,7 @@ class RootScheduler:
         entry = self._state.entries.get(id)
         for notice in () if entry is None else entry.notices:
             if entry is not None and notice.node == node and not notice.ready:
-                self._state.add(entry.without(notice).given(replace(notice, ready=True)))
+                self._state.add(entry.given_anew(notice, replace(notice, ready=True)))
 
     def _sample(self) -> None:
         """Note what queues hold, if that has changed while none waits and so no plan says it."""
@@ -235,7 +240,8 @@ class RootScheduler:
     def _settle_promises(self) -> None:
         """Keep promises that there is room for, and carry out the notices that are due."""
         while True:
-            kept = [self._keep(entry) for entry in list(promised(self._state))]
+            places = [entry for entry in promised(self._state) if not entry.relocates]
+            kept = [self._keep(entry) for entry in places]
             found = overdue(self._state, self._clock(), self._lacking(), self.stuck)
             for id in found.dropped:
                 self._state.add(replace(self._state.entries[id], promised=()))
@@ -244,14 +250,15 @@ class RootScheduler:
                 self._state.add(self._state.entries[id].without(notice))
                 whose = "its places are" if notice.node is None else f"{notice.node} is"
                 self._statuses.note(id, "notice withdrawn", f"{whose} not needed any more")
+            returned = self._return_idle(found.blocked)
             for id, notice in found.leaving:
                 if notice.node is None:
-                    self._places.stop(id, _left(notice))
+                    self._places.stop(id, departure_text(notice))
                 else:
-                    self._places.drop(notice.node, _left(notice))
+                    self._places.drop(id, notice.node, departure_text(notice))
             if found.dropped or found.withdrawn or found.leaving:
                 self.news = True
-            if not (any(kept) or found.leaving or found.dropped or found.withdrawn):
+            if not (any(kept) or found.leaving or found.dropped or found.withdrawn or returned):
                 return
 
     def _spare_victims(self) -> None:
@@ -293,12 +300,20 @@ class RootScheduler:
     def _make_room(self, vnodes: Sequence[VNode]) -> bool:
         """Whether these vnodes have room now; idle loans on their machines are returned if not."""
         full = without_room(self._state, vnodes)
-        if early := self._idle_on(full):
-            self._places.give_back(early)
+        if self._idle_on(full):
+            self._return_idle(full)
             full = without_room(self._state, vnodes)
-            until = self._clock() + PATIENCE_S  # work without resources is in the way
-            self._stuck.update(dict.fromkeys(self._idle_on(full) & early, until))
         return not full
+
+    def _return_idle(self, machines: Container[MachineId]) -> bool:
+        """Return the idle loans on these machines; whether any was returned."""
+        if not (early := self._idle_on(machines)):
+            return False
+        self._places.give_back(early)
+        left = self._idle_on(machines) & early
+        until = self._clock() + PATIENCE_S  # work without resources is in the way
+        self._stuck.update(dict.fromkeys(left, until))
+        return left != early
 
     def _idle_on(self, machines: Container[MachineId]) -> frozenset[VNodeId]:
         ledger = self._state.ledger
@@ -347,25 +362,11 @@ class RootScheduler:
                 self._places.let_in(Admit(entry.request, (), ()))
 
     def would(self, queues: AppliedQueues) -> dict[str, Any]:
-        """What would start, leave and wait with another file, once all of it is carried out."""
-        now, rounds = self._clock(), 0
-        live = LiveFacts(self._state, queues, self.usage)
-        facts = live.refresh(now, resting=self._statuses.resting, stale_since=self.stale_since)
-        starts, stops = dict[str, str](), list[dict[str, Any]]()
-        while True:
-            found = plan(facts.snapshot(), now, live.settings)
-            if not found.decisions or rounds == MOST_ROUNDS:
-                break
-            rounds += 1
-            for decision in found.decisions:
-                facts.apply(decision, now)
-                if isinstance(decision, StopMembers):
-                    told = {"claimant": decision.claimant, "reason": str(decision.reason)}
-                    stops.append({"id": decision.workload, **told})
-                elif decision.reason.rule is not Rule.SURPLUS:
-                    starts[decision.workload] = str(decision.reason)
-        waits = {id: str(wait.reason) for wait in found.waits for id in wait.workloads}
-        return {"starts": starts, "stops": stops, "waits": waits}
+        """What would start, leave, move and wait with another file."""
+        now = self._clock()
+        facts = LiveFacts(self._state, queues, self.usage)
+        facts.refresh(now, resting=self._statuses.resting, stale_since=self.stale_since)
+        return would(facts, now)
 
     def _start(self, id: ClusterId, decision: StartMembers, rooms: Rooms) -> str:
         """Let it in, or promise it the places; return why it still waits, if it does."""
@@ -384,6 +385,34 @@ class RootScheduler:
             return ""
         stuck = self._places.let_in(Admit(entry.request, (), vnodes), str(decision.reason))
         return "" if stuck is None else stuck.reason
+
+    def _relocate(
+        self, decision: StartMembers, moves: Sequence[MoveMember], rooms: Rooms
+    ) -> tuple[Rooms, str]:
+        """Promise a claimant its places, and those who move for it their new ones, all or nothing;
+        return what is left, and why it still waits."""
+        claimant = self._state.entries[ClusterId(decision.workload)]
+        vnodes, trial = self._vnodes(claimant, decision), rooms.copy()
+        if claimant.group is not None and not claimant.waiting:
+            return rooms, ""
+        at = self._clock() + self._book.file.settings.grace_s
+        movers = relocated(self._state, self.facts, moves, at)
+        for before, after in movers:
+            trial.noticed(before, after)
+        come = [*(after.promised for _, after in movers), vnodes]
+        if any(before.moves for before, _ in movers) or not all(map(trial.take, come)):
+            self.news = True
+            return rooms, "others took its places as they were chosen"
+        for _, after in movers:
+            self._state.add(after)
+            if after.leaves is not None:
+                why = notice_text(after.leaves, self._clock())
+                self._statuses.note(after.request.id, "notice", why, on_record=True)
+        if vnodes:  # otherwise Ray itself finds machines for its lost nodes
+            self._state.add(replace(claimant, promised=vnodes))
+            why = f"places that others leave: {decision.reason}"
+            self._statuses.note(claimant.request.id, "promised", why)
+        return trial, ""
 
     def _vnodes(self, entry: Entry, decision: StartMembers) -> tuple[VNode, ...]:
         """The vnodes that members become, but for lost ones that Ray itself places again."""
@@ -411,19 +440,26 @@ class RootScheduler:
                 self._statuses.note(id, "node added", why)
 
     def _stop(
-        self, id: ClusterId, decision: StopMembers, stopped: Sequence[VNodeId], rooms: Rooms
+        self, id: ClusterId, decision: StopMembers, stopped: Sequence[StoppedMember], rooms: Rooms
     ) -> None:
-        """Give it notice, or single nodes; one that is only promised places waits again."""
+        """Give it notice, or single nodes, or what it borrowed; one that is only promised places
+        waits again."""
         entry, now = self._state.entries[id], self._clock()
-        if entry.promised and entry.waiting:
-            self._state.add(replace(entry, promised=()))
-            rooms.leaves(entry.promised)
+        request = entry.request
+        if entry.promised and (entry.waiting or entry.relocates):
+            gone = {each.node for each in stopped}
+            keeps = tuple(v for v in entry.promised if entry.relocates and v.id not in gone)
+            self._state.add(replace(entry, promised=keeps))
+            rooms.leaves([each for each in entry.promised if each not in keeps])
             if decision.claimant is not None:
                 self._hand_over(id, ClusterId(decision.claimant))
             return
-        left = {*self.facts.asked[id].ids} - {each.node for each in entry.nodes_leave}
-        nodes = [each for each in stopped if each in self._state.ledger.vnodes]
-        for node in nodes if left - {*stopped} else [None]:
+        own = {each.node for each in self.facts.asked[id].stoppable if not each.borrowed}
+        goes = {each.node for each in stopped if not each.borrowed}
+        noticed = {n.node for n in entry.nodes_leave if n.node and request.is_surplus(n.node)}
+        left = own - goes - noticed
+        nodes = [each for each in stopped if each.node in self._state.ledger.vnodes]
+        for node, borrowed in nodes if left or not goes else [(None, False)]:
             stops = self._book.file.stops
             notice = Notice(
                 at=now + (self._book.file.settings.grace_s if stops else PATIENCE_S),
@@ -431,14 +467,13 @@ class RootScheduler:
                 rule=str(decision.reason.rule),
                 reason=decision.reason.text,
                 node=node,
-                ready=not stops and not entry.says_what_ended,
+                ready=(borrowed and node not in self.stuck)
+                or (not stops and not entry.says_what_ended),
                 stops=stops,
             )
-            before = leaving_of(entry, self._state.ledger)
+            rooms.noticed(entry, entry.given(notice))
             entry = entry.given(notice)
-            after = leaving_of(entry, self._state.ledger)
-            rooms.leaves([each for each in after if each not in before])
-            self._statuses.note(id, "notice", _noticed(notice, now), on_record=stops)
+            self._statuses.note(id, "notice", notice_text(notice, now), on_record=stops)
         self._state.add(entry)
 
     def _hand_over(self, before: ClusterId, claimant: ClusterId) -> None:
@@ -446,36 +481,6 @@ class RootScheduler:
         for entry in list(self._state.entries.values()):
             mine = [each for each in entry.notices if each.claimant == before]
             for notice in mine:
-                entry = entry.without(notice).given(replace(notice, claimant=claimant))
+                entry = entry.given_anew(notice, replace(notice, claimant=claimant))
             if mine:
                 self._state.add(entry)
-
-
-def _still_valid(
-    found: SchedulingPlan,
-    stopped: Sequence[tuple[VNodeId, ...]],
-    unchanged: Callable[[ClusterId], bool],
-) -> list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]:
-    """The decisions on workloads that are as the plan saw them, and their claimants, too, each with
-    the vnodes that it stops."""
-    valid = list[tuple[StartMembers | StopMembers, tuple[VNodeId, ...]]]()
-    for each, vnodes in zip(found.decisions, stopped, strict=True):
-        assert not isinstance(each, MoveMember), "a file of queues with consolidation is refused"
-        claimant = each.claimant if isinstance(each, StopMembers) else None
-        names = [each.workload] if claimant is None else [each.workload, claimant]
-        if all(unchanged(ClusterId(name)) for name in names):
-            valid.append((each, vnodes))
-    return valid
-
-
-def _noticed(notice: Notice, now: float) -> str:
-    whom = f"for {notice.claimant}" if notice.claimant is not None else "by itself"
-    who = notice.node or "it"
-    when = f"within {notice.at - now:.15g} s" if notice.stops else "once it is idle"
-    return f"{who} leaves {whom} {when}; {notice.rule}: {notice.reason}"
-
-
-def _left(notice: Notice) -> str:
-    who, by = notice.node or "it", notice.claimant
-    what = f"{who} left for {by}" if by is not None else f"{who} was stopped"
-    return f"{what}; {notice.rule}: {notice.reason}"

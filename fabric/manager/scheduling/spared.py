@@ -15,7 +15,7 @@ from ...core.scheduling.snapshot import SchedulingSnapshot
 from ...spec.queues import DEFAULT_POOL
 from .asked import asked_anew, down, up
 from .live_facts import LiveFacts
-from .promises import leaving_for, promised
+from .promises import idle_of, leaving_for, promised
 
 
 def first_spared(
@@ -40,7 +40,10 @@ def first_spared(
         return None
     search = _Search(state, facts, snapshot, stuck)
     for each in claimants:
-        if found := search.places(each, victims.get(each.request.id, ())):
+        id = each.request.id
+        movers = [state.entries[one] for one in state.moving if state.entries[one].relocates]
+        mine = [v for e in movers if e.leaves and e.leaves.claimant == id for v in e.promised]
+        if found := search.places(each, victims.get(id, ()), mine):
             return each, found
     return None
 
@@ -56,21 +59,25 @@ class _Search:
         stuck: Container[VNodeId],
     ) -> None:
         self._ledger, self._facts, self._snapshot = state.ledger, facts, snapshot
+        self._stuck = stuck
         self._index = {id: row for row, id in enumerate(facts.machines)}
         self._machines = Machines(snapshot)
         idle = _idle_loans(state, stuck)
         free = (self._ledger.free(id) + idle.get(id, Resources()) for id in facts.machines)
         self._now = np.array([down(each, snapshot.scale) for each in free])
 
-    def places(self, claimant: Entry, victims: Sequence[VNode]) -> tuple[VNode, ...]:
-        """Places for all that a claimant asks for if its victims stay; empty if there are none."""
+    def places(
+        self, claimant: Entry, victims: Sequence[VNode], elsewhere: Sequence[VNode] = ()
+    ) -> tuple[VNode, ...]:
+        """Places for all that a claimant asks for if its victims stay, and so need nothing
+        `elsewhere`; empty if there are none."""
         request, scale = claimant.request, self._snapshot.scale
         free, stay = self._snapshot.free.copy(), set[int]()
-        for vnode in claimant.promised:
+        for vnode in (*claimant.promised, *elsewhere):
             if vnode.machine in self._index:
                 free[self._index[vnode.machine]] += up(vnode.resources, scale)
         for vnode in victims:
-            own = vnode.resources - self._ledger.borrowed(vnode.id)
+            own = vnode.resources - idle_of(vnode, self._ledger, self._stuck)
             free[self._index[vnode.machine]] -= up(own, scale)
             stay.add(self._index[vnode.machine])
         if (free[[*stay]] < 0).any():

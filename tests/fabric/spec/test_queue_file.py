@@ -153,12 +153,6 @@ def test_a_declared_project_default_keeps_what_it_says() -> None:
             id="placement in a pool that does not exist",
         ),
         pytest.param(
-            changed("settings.consolidation", True),
-            "settings.consolidation",
-            "only `fedpilot simulate` moves work",
-            id="work that is moved",
-        ),
-        pytest.param(
             changed("projects.0.classes", ["trian"]),
             "projects[0].classes[0]",
             "nearest: train",

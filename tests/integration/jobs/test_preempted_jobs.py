@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
 
-from fedpilot.fabric import Preempted, VirtualCluster
+from fedpilot.fabric import FixedSizeNode, Preempted, VirtualCluster
 from fedpilot.fabric.jobs.jobs import Jobs
 from rays.jobs import clusters, ended, printed, processes, script, two_machines
 from rays.machines import PATIENCE_S
@@ -26,6 +27,10 @@ TEAMS = {
 }
 THREE = VirtualCluster(flex_resource_min={"CPU": 3}, flex_resource_max={"CPU": 3})
 TWO = VirtualCluster(flex_resource_min={"CPU": 2}, flex_resource_max={"CPU": 2})
+
+ONE_NODE, WHOLE = (
+    VirtualCluster(fixed_size_nodes=(FixedSizeNode(resources={"CPU": cpus}),)) for cpus in (1, 2)
+)
 
 SUMS = """
 import json, os, pathlib, signal, sys, time
@@ -133,3 +138,63 @@ def test_a_driver_of_its_own_is_told_when_it_submits_and_goes_on_later(
         mine.wait(PATIENCE_S)
         assert ray.get(one.remote(), timeout=PATIENCE_S) == 1
     assert ended(jobs, claimant).status == "SUCCEEDED"
+
+
+def test_a_job_that_moves_runs_again_at_once_on_the_other_machine(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    jobs.clusters.apply_queues({**TEAMS, "settings": {"grace_s": GRACE_S, "consolidation": True}})
+    (tmp_path / "holds").mkdir()
+    over, holds = tmp_path / "over", script(tmp_path / "holds", HOLDS)
+    first = jobs.submit([*holds, str(over)], ONE_NODE, project="vision")
+    eventually(lambda: "it holds" in jobs.logs(first), PATIENCE_S, "the first runs")
+    jobs.clusters.create("block", ONE_NODE, project="speech")
+    second = jobs.submit([*holds, str(over)], ONE_NODE, project="vision")
+    eventually(lambda: "it holds" in jobs.logs(second), PATIENCE_S, "the second runs")
+    jobs.clusters.delete("block")
+    claimant = jobs.submit([*holds, str(over)], WHOLE, project="speech")
+    eventually(lambda: "it holds 2.0" in jobs.logs(claimant), GRACE_S - 5, "it has a machine early")
+
+    def attempts() -> list[int]:
+        return sorted(jobs.logs(id).count("it holds 1.0") for id in (first, second))
+
+    eventually(lambda: attempts() == [1, 2], PATIENCE_S, "one of them runs again")
+    held = clusters(jobs)
+    (machine,) = {node["machine"] for id in (first, second) for node in held[id]["nodes"]}
+    assert machine not in {node["machine"] for node in held[claimant]["nodes"]}
+    over.touch()
+    for id in (first, second, claimant):
+        assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
+
+
+def test_work_on_what_was_borrowed_ends_for_a_claimant_and_the_rest_goes_on(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    jobs.clusters.apply_queues({**TEAMS, "settings": {"grace_s": 2.0}})
+
+    @ray.remote(num_cpus=1, max_retries=0)
+    def waits(end: str) -> int:
+        while not Path(end).exists():
+            time.sleep(0.05)
+        return 1
+
+    over, end, holds = tmp_path / "over", tmp_path / "end", script(tmp_path, HOLDS)
+    with VirtualCluster() as mine:
+        tasks = [waits.remote(str(end)) for _ in range(4)]
+        borrowed = {"CPU": 4.0}
+        eventually(lambda: clusters(jobs)[mine.id]["borrowed"] == borrowed, PATIENCE_S, "all run")
+        claimant = jobs.submit([*holds, str(over)], TWO, project="speech")
+        eventually(lambda: "it holds 2.0" in jobs.logs(claimant), PATIENCE_S, "it has its quota")
+        assert clusters(jobs)[mine.id]["state"] == "active"
+        end.touch()
+        found = [_result(task) for task in tasks]
+        assert found.count(1) == 2, found
+        over.touch()
+    assert ended(jobs, claimant).status == "SUCCEEDED"
+
+
+def _result(task: ray.ObjectRef[int]) -> int | str:
+    try:
+        return int(ray.get(task, timeout=PATIENCE_S))
+    except ray.exceptions.RayError as error:
+        return type(error).__name__

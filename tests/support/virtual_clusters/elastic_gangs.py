@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpilot.fabric import FixedSizeNodes, NoSuchCluster, VirtualCluster, VNodeId
+from fedpilot.fabric import FabricError, FixedSizeNodes, NoSuchCluster, VirtualCluster, VNodeId
 from fedpilot.fabric.inside.virtual_clusters import VirtualClusters
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, FakeGroup, Faults, fake_machine
 
@@ -61,12 +61,18 @@ class Manager(VirtualClusters):
         self.leaves_when_ended = True
         self.waits_for_ends = False
         """Whether the gang says when all has ended on a node."""
+        self.since = 1.0
+        """Since when it holds its places."""
+        self.refuses: FabricError | None = None
+        """What it says of the next request."""
 
     # -- what a gang asks -----------------------------------------------------------------------
 
     def create(
         self, name: str, spec: VirtualCluster, *, says_what_ended: bool = False, **_: Any
     ) -> Mapping[str, Any]:
+        if self.refuses is not None:
+            raise self.refuses
         self._name, self._spec, self._request = name, spec, spec.request(name)
         self.waits_for_ends = says_what_ended
         self._hold_minimum()
@@ -79,7 +85,8 @@ class Manager(VirtualClusters):
             state = "active" if self.held else "waiting"
             nodes = [self._document(id) for id in self._nodes]
             found = {"id": name, "state": state, "reason": "others have its places"}
-            return {**found, "asked_at": 1.0, "leaves": None, "nodes": nodes}
+            told = {"asked_at": 1.0, "since": self.since, "leaves": None}
+            return {**found, **told, "nodes": nodes}
 
     def _document(self, id: str) -> Mapping[str, Any]:
         group, number = self._nodes[id], int(id.rpartition("/")[2])

@@ -57,9 +57,13 @@ def _movable(round: PlanRound, claim: Claim) -> dict[int, list[Movable]]:
             continue
         new = round.new(queue)
         for each in trial.running(queue):
-            if not each.preemptible or each.id in new or each.id == claim.workload.id:
+            if not (each.preemptible and each.movable):
+                continue
+            if each.id in new or each.id == claim.workload.id:
                 continue
             for at, member in enumerate(each.members):
+                if each.gang.parts[member.part].borrowed:
+                    continue
                 request = each.gang.parts[member.part].request
                 entry = (request[kind], each.id, at, request)
                 found.setdefault(member.machine, []).append(entry)

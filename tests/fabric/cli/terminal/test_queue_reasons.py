@@ -104,6 +104,15 @@ def test_a_workload_under_notice_says_for_whom_and_when() -> None:
     assert "old place in line" in said
 
 
+def test_a_workload_that_moves_says_that_it_goes_on_at_once() -> None:
+    document = two_teams()
+    (found,) = (each for each in document["workloads"] if each["id"] == "train-3")
+    found["relocates"] = True
+    said = explained("train-3", document=document)
+    assert "it goes on at once at other places" in said
+    assert "old place in line" not in said
+
+
 def test_a_stopped_workload_says_that_it_ran() -> None:
     stopped = {**event("train-4", "stopped"), "reason": "it left for asr; reclaim-quota: above"}
     said = explained("train-4", stopped)

@@ -155,6 +155,11 @@ def test_what_a_file_would_change_names_workloads_and_claimants() -> None:
     assert "revision 4 stays" in told
     assert "stop for asr" in told
     assert "waiting" in told
+    moves = [{"id": "train-1", "claimant": "asr", "reason": "consolidate: moved"}]
+    told = printed(
+        applied({"revision": 4, "would": {**would, "moves": moves}}, states, dry_run=True)
+    )
+    assert "move for asr" in told
     nothing = {"starts": {}, "stops": [], "waits": {}}
     told = printed(applied({"revision": 4, "would": nothing}, states, dry_run=True))
     assert "no workload" in told

@@ -119,7 +119,7 @@ class TestCreate:
         with pytest.raises(NeverFits):
             await world.create(asks("in", nodes(5), inside="up"))
         assert await world.create(asks("large", nodes(9))) == ["waiting"]
-        assert Resources.of({"CPU": 9}) in world.reconciler.admission.physical_demand()
+        assert Resources.of({"CPU": 9}) in world.reconciler.admission.unplaced.with_all_held()
         world.ray.machine_up(fake_machine("c", CPU=16))
         await world.passes(1)
         assert world.state("large") == "active"

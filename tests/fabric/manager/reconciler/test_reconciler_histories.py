@@ -78,6 +78,9 @@ SHARED: tuple[Callable[[str, str], Entry], ...] = (
         preemptible=False,
     ),
     lambda name, inside: asks(name, up_to(4, nodes(1, 1)), inside=inside),
+    lambda name, inside: asks(name, least=1, most=6, inside=inside, project="vision"),
+    lambda name, inside: asks(name, nodes(1), most=8, inside=inside, project="speech"),
+    lambda name, inside: asks(name, nodes(4), inside=inside, project="speech"),
 )
 """Those that wait in the queues of a file."""
 
@@ -99,7 +102,21 @@ def looking_back() -> dict[str, Any]:
     }
 
 
-FILES = (file_of(4, 4), file_of(0, 8), file_of(8, 0), file_of(2, 2, 4), looking_back())
+def consolidating(vision: float, speech: float, default: float) -> dict[str, Any]:
+    """A file of queues that lets work move."""
+    file = file_of(vision, speech, default)
+    return {**file, "settings": {**file["settings"], "consolidation": True}}
+
+
+FILES = (
+    file_of(4, 4),
+    file_of(0, 8),
+    file_of(8, 0),
+    file_of(2, 2, 4),
+    looking_back(),
+    consolidating(4, 4, 4),
+    consolidating(9, 9, 9),
+)
 LAST = file_of(1000, 1000, 1000)
 """With room and quota for everybody."""
 cuts = st.none() | st.integers(0, 30)
@@ -167,7 +184,10 @@ def assert_nodes_within_bounds(world: World) -> None:
         assert all(count <= most[at] for at, count in counts.items()), (id, fixed)
         if request.parent != ROOT:
             assert not any(map(request.is_surplus, fixed))
-        assert {each.node for each in entry.nodes_leave} <= {*fixed}
+        flexible = {v.id for v in world.cluster_state.ledger.of(id)} - {*fixed}
+        leaving = {each.node for each in entry.nodes_leave}
+        assert {node for node in leaving if node and "@" not in node} <= {*fixed}
+        assert not any(map(request.is_surplus, flexible))
 
 
 class Chronicle:
@@ -302,6 +322,20 @@ class Chronicle:
             found |= more
         return found
 
+    async def begins(self, how: str) -> None:
+        """A claimant asks where free room is `scattered`, or where all is `lent`."""
+        match how:
+            case "scattered":
+                for _ in range(3):
+                    await self._create(0, 0, SHARED)
+                await self._delete("c2")
+            case "lent":
+                await self._create(0, 10, SHARED)
+                for cpus in (3, 3):
+                    await self._submit(ClusterId("c1"), 0, cpus)
+        if how != "empty":
+            await self._create(0, len(SHARED) - 1, SHARED)
+
     async def ends(self) -> None:
         """Nothing happens any more; then there is room for everybody."""
         world, state = self.world, self.world.cluster_state
@@ -386,6 +420,7 @@ def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     seed=0,
     lag=False,
     aside=None,
+    begun="empty",
 )
 @example(
     story=[
@@ -399,6 +434,7 @@ def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     seed=51,
     lag=False,
     aside=None,
+    begun="empty",
 )
 @given(
     story=st.lists(shared, max_size=20),
@@ -406,6 +442,7 @@ def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     seed=st.integers(0, 99),
     lag=st.booleans(),
     aside=st.none() | st.integers(0, 200),
+    begun=st.sampled_from(("empty", "scattered", "lent")),
 )
 def test_queues_keep_their_word_whenever_the_reconciler_died(
     story: list[tuple[str, int, int, int | None]],
@@ -413,10 +450,12 @@ def test_queues_keep_their_word_whenever_the_reconciler_died(
     seed: int,
     lag: bool,
     aside: int | None,
+    begun: str,
 ) -> None:
     """Whether plans are made at once, or aside in so many steps while other things happen."""
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(tell(Path(folder), story, seed, lag=lag, file=file, aside=aside))
+        done = tell(Path(folder), story, seed, lag=lag, file=file, aside=aside, begun=begun)
+        asyncio.run(done)
 
 
 async def tell(
@@ -427,6 +466,7 @@ async def tell(
     lag: bool,
     file: dict[str, Any] | None = None,
     aside: int | None = None,
+    begun: str = "empty",
 ) -> None:
     """Things happen in a new world; then all comes to rest."""
     world = World(
@@ -447,6 +487,7 @@ async def tell(
         if file is not None:
             world.reconciler.admission.apply_queues(file, None, "ann", dry_run=False)
         chronicle = Chronicle(world)
+        await world.do(chronicle.begins(begun))
         for happening in story:
             await chronicle.happens(*happening)
             assert not broken(world.cluster_state.ledger)

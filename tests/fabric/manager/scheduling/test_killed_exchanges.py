@@ -17,7 +17,7 @@ from fedpilot.fabric.core.cluster_state import ClusterState, Entry
 from fedpilot.fabric.core.invariants import broken
 from fedpilot.fabric.manager.settings import KeeperSettings
 from fedpilot.fabric.testing.fake_cluster import fake_machine
-from reconciler_world import GRACE_S, World, applies, asks, nodes, steps, up_to
+from reconciler_world import GRACE_S, World, applies, asks, nodes, steps, submits, up_to
 
 CLAIMANT = "claimant"
 TURN_S = 0.25
@@ -45,8 +45,8 @@ class Situation:
     """The CPUs of each."""
     filled: list[list[int]]
     """On each machine the CPUs of what runs there."""
-    elastic: bool
-    """Whether the last of what runs may have nodes above its minimum."""
+    last: str
+    """What came last: `plain`, `elastic` (with nodes above its minimum), or one with a `loan`."""
     quota: int
     """The claimant's, in CPUs; the others have the rest."""
     claims: list[int]
@@ -54,12 +54,25 @@ class Situation:
     flexible: bool
     aside: int | None
     """In how many steps a plan is made in a thread; None: at once."""
+    consolidates: bool = False
+    """Whether what runs may move, and so lies on no machine by choice."""
 
     @property
     def file(self) -> Mapping[str, Any]:
         quotas = {"vision": sum(self.machines) - self.quota, "speech": self.quota}
         projects = [{"name": n, "quota": {"default": {"CPU": q}}} for n, q in quotas.items()]
-        return {"projects": projects, "settings": {"grace_s": GRACE_S}}
+        settings = {"grace_s": GRACE_S, "consolidation": self.consolidates}
+        return {"projects": projects, "settings": settings}
+
+    async def _block_others(self, world: World, at: int) -> list[str]:
+        """All that is free on other machines is taken, until what follows has its places."""
+        blocks = []
+        for other, cpus in enumerate(self.machines):
+            free = cpus - (sum(self.filled[other]) if other < at else 0)
+            if other != at and free:
+                blocks.append(f"block-{at}-{other}")
+                await world.create(asks(blocks[-1], nodes(free, at=f"m{other}"), project="vision"))
+        return blocks
 
     def claimant(self) -> Entry:
         if self.flexible:
@@ -76,12 +89,20 @@ class Situation:
         await world.begins(*(fake_machine(n, CPU=cpus, labels={"at": n}) for n, cpus in sizes))
         applies(world, self.file)
         for at, pieces in enumerate(self.filled):
+            blocks = await self._block_others(world, at) if self.consolidates else []
             for number, cpus in enumerate(pieces):
-                group = nodes(cpus, at=names[at])
+                group = nodes(cpus) if self.consolidates else nodes(cpus, at=names[at])
                 await world.create(asks(f"{names[at]}-{number}", group, project="vision"))
-        if self.elastic:
+            for block in blocks:
+                await world.delete(block)
+        if self.last != "plain":
             await world.delete("m0-0")
             most = self.filled[0][0]
+        if self.last == "loan":
+            world.ray.process_up("p")
+            await world.create(asks("loan", most=most, project="vision"))
+            submits(world, "loan", "work", most, owner="p")
+        if self.last == "elastic":
             await world.create(asks("grows", up_to(most, nodes(1, at="m0")), project="vision"))
         await world.passes(5)
         return world
@@ -103,11 +124,28 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(
         machines=machines,
         filled=filled,
-        elastic=draw(st.booleans()),
+        last=draw(st.sampled_from(["plain", "elastic", "loan"])),
         quota=quota,
         claims=[size] * count,
         flexible=draw(st.booleans()),
         aside=draw(st.none() | st.integers(0, 60)),
+    )
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> Situation:
+    """Machines that are half free, and a claimant for whom work on one must move."""
+    half, count = draw(st.integers(1, 3)), draw(st.integers(2, 3))
+    quota = draw(st.integers(half + 1, 2 * half))
+    return Situation(
+        machines=[2 * half] * count,
+        filled=[draw(st.sampled_from([[half], [1] * half])) for _ in range(count)],
+        last=draw(st.sampled_from(["plain", "elastic", "loan"])),
+        quota=quota,
+        claims=[draw(st.integers(half + 1, quota))],
+        flexible=False,
+        aside=draw(st.none() | st.integers(0, 60)),
+        consolidates=True,
     )
 
 
@@ -119,6 +157,8 @@ class Course:
     moment: Moment | None = None
     notices: dict[str, float] = field(default_factory=dict)
     """When each victim or node leaves at the latest, as first saved."""
+    movers: set[str] = field(default_factory=set)
+    """Those that go on elsewhere."""
     dead: bool = False
 
     def follow(self) -> None:
@@ -144,6 +184,9 @@ class Course:
             for notice in entry.notices:
                 first = self.notices.setdefault(f"{id} {notice.node}", notice.at)
                 assert first == notice.at, "a grace began anew"
+            if entry.relocates:
+                self.movers.add(id)
+            assert id not in self.movers or not entry.waiting, "it did not go on at once"
 
     async def asked(self, claimant: Entry, later: int) -> None:
         """The claimant asks, and time passes until the manager dies, or all is at rest."""
@@ -203,7 +246,7 @@ async def exchange(folder: Path, given: Situation, moment: Moment | None, later:
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 @settings(max_examples=min(settings().max_examples // 3, 500), suppress_health_check=[*HealthCheck])
-@given(given=situations(), later=st.integers(0, 80))
+@given(given=situations() | scattered(), later=st.integers(0, 80))
 def test_an_exchange_comes_to_its_end_whenever_the_manager_dies(
     given: Situation, later: int, moment: Moment
 ) -> None:
