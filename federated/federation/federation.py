@@ -21,11 +21,8 @@ from ..errors import ConfigError
 from ..prepare.user_code.user_code import UserCode, code_here
 from ..prepare.user_code.user_sources import import_paths
 from .clients.virtual_node import VirtualNode
-from .coordinator.coordinator import Coordinator
 from .events import EventBus, Observer
 from .run_folder.folder import RunFolder
-from .runs.run_driver import RunDriver
-from .runs.run_record import RunResult
 from .setup.global_model import CurrentModel, GlobalModel, as_module
 from .setup.loaded_config import LoadedConfig, inputs_of, read_config
 from .sites.gang_session import GangSession
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
     from fedpilot.fabric import Cluster
 
     from .clients.topology_manager import TopologyManager
+    from .coordinator.coordinator import Coordinator
+    from .runs.run_record import RunResult
 
 
 class Federation:
@@ -104,6 +103,8 @@ class Federation:
                 user=user or current_user(),
                 undo=undo.pop_all(),
             )
+        from .runs.run_driver import RunDriver  # imports PyTorch, as far as it is needed now
+
         self.nodes = NodeOrders(self.gang, self.loaded, self._model)
         self._runs = RunDriver(self.loaded, self.gang, self._model, self._events, name=name)
 

@@ -103,3 +103,14 @@ def test_each_test_is_below_a_folder_that_is_tested(pytestconfig: pytest.Config)
     tests = {each for each in root.glob("tests/*/**/test_*.py")}
     assert tests
     assert not [each for each in tests if not any(each.is_relative_to(path) for path in named)]
+
+
+def test_a_config_that_its_schema_refuses_is_refused_without_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("federation: {rounds: -1}")
+    loaded = modules_after(
+        "from fedpilot.federated import ConfigError, Federation\n"
+        f"try:\n    Federation({str(tmp_path / 'bad.yaml')!r})\n"
+        "except ConfigError as error:\n    assert 'rounds' in str(error)\n"
+        "else:\n    raise SystemExit(1)"
+    )
+    assert not loaded & set(HEAVY)

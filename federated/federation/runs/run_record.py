@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.state import digest
 from ...errors import RunRefused
@@ -18,8 +18,10 @@ from ..events import Emit
 from ..report.curves import draw, prepare
 from ..run_folder.folder import RunFolder
 from ..setup.loaded_config import LoadedConfig
-from .continuing import Parent
 from .run_plan import beside_plan
+
+if TYPE_CHECKING:
+    from .continuing import Parent
 
 SUBMITTED = "submitted"
 """Status of a run that a mediator has accepted and that has not begun."""
