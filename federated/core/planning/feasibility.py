@@ -75,8 +75,9 @@ def alternative(sites: Sequence[PlannedSite], gang: GangWish, wish: SitesWish) -
         smaller = _smaller_classes(sites, gang, needed)
         if smaller is None:
             return {}
-        changed = {GROUPS: list(smaller.sections)} if smaller != gang else {}
-        return {**settings, **changed}
+        if smaller != gang:
+            settings[GROUPS] = list(smaller.sections)
+        return settings
     for each, changed in _sizes(sites, gang, needed):
         if workers := needed.workers(sites, gang, each):
             if gang.workers is not None and workers < gang.workers:

@@ -26,6 +26,8 @@ GIVEN: dict[str, Any] = {
     "training": {"learning_rate": 0.05},
     "resources": {"memory_per_worker": "2GB"},
 }
+LARGE = {"name": "large", "workers": 1, "labels": {"zone": "a"}, "clients": {"ids": ["a*", "b"]}}
+SMALL = {"name": "small", "workers": {"min": 1, "max": 3}, "memory_per_worker": "2GB"}
 NEWER = ("robustness", "traffic", "hierarchy")
 """Sections that the older site knows nothing of,"""
 NEWER_KEYS = ("execution_model", "execution_reason")
@@ -76,6 +78,11 @@ def test_an_older_site_reads_a_config_that_needs_nothing_newer() -> None:
             id="groups",
         ),
         pytest.param({"outputs": {"client_digests": True}}, id="what decides nothing"),
+        pytest.param({"resources": {"groups": [LARGE, SMALL]}}, id="vnode classes"),
+        pytest.param(
+            {"resources": {"groups": [{**LARGE, "gpus_per_worker": 0.5}, SMALL]}},
+            id="vnode classes that decide",
+        ),
     ],
 )
 def test_a_site_of_the_same_version_reads_the_config_that_was_told(

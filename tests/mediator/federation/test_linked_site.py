@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,9 @@ from fedpilot.mediator import (
     Refusal,
 )
 from fedpilot.mediator.core.links import LinkSpeed
-from fedpilot.mediator.core.reservation import Answer
+from fedpilot.mediator.core.reservation import Answer, VNodeClass
 from fedpilot.mediator.federation.linked_site import promised
+from fedpilot.mediator.federation.site import GangRequest
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,33 @@ from fedpilot.mediator.federation.linked_site import promised
 def test_a_promise_is_of_what_was_asked_for(answer: Payload, found: Answer) -> None:
     told = promised("s", answer, REQUEST)
     assert told == found if found is not None else isinstance(told, Refusal)
+
+
+SMALL = VNodeClass(name="small", resources={"CPU": 1.0}, workers=3)
+LARGE = VNodeClass(name="large", resources={"CPU": 4.0}, workers=1)
+GROWING = replace(SMALL, workers=None, at_least=2, at_most=6)
+
+
+@pytest.mark.parametrize(
+    ("classes", "vnodes", "why"),
+    [
+        pytest.param((SMALL, LARGE), 4, None, id="all of them"),
+        pytest.param((SMALL, LARGE), 3, "it promised 3 vnodes of the 4", id="one too few"),
+        pytest.param((GROWING, LARGE), 5, None, id="in the range"),
+        pytest.param((GROWING, LARGE), 2, "2 vnodes of 3 to 7 asked for", id="below the range"),
+        pytest.param((GROWING, LARGE), 8, "8 vnodes of 3 to 7 asked for", id="above the range"),
+    ],
+)
+def test_a_promise_is_of_the_vnodes_of_all_classes(
+    classes: tuple[VNodeClass, ...], vnodes: int, why: str | None
+) -> None:
+    answer = Payload(kind="promised", header={"vnodes": vnodes})
+    told = promised("s", answer, GangRequest(name="g", groups=classes))
+    if why is None:
+        assert told == Promise("s", vnodes)
+    else:
+        assert isinstance(told, Refusal)
+        assert why in told.reason
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,10 @@ def test_every_site_has_its_share_of_the_machine(
     assert (mine.num_cpus, mine.num_gpus) == (cpus, gpus)
 
 
+LARGE = {"name": "large", "workers": 2, "cpus_per_worker": 3, "clients": {"share": 0.5}}
+SMALL = {"name": "small", "workers": {"min": 1, "max": 5}}
+
+
 @pytest.mark.parametrize(
     ("resources", "processes"),
     [
@@ -80,6 +84,8 @@ def test_every_site_has_its_share_of_the_machine(
         pytest.param({"cpus_per_worker": 0.25}, 16, id="as many as a gang has at most"),
         pytest.param({"cpus_per_worker": 1e-6}, 16, id="however small they are"),
         pytest.param({"workers": 1}, 1, id="as many as the config says"),
+        pytest.param({"groups": [LARGE, SMALL]}, 4, id="of all vnode classes"),
+        pytest.param({"groups": [SMALL, LARGE]}, 6, id="as many as fit beside the first ones"),
     ],
 )
 def test_a_ray_starts_with_the_workers_of_its_gang(

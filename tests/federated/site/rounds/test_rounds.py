@@ -140,7 +140,7 @@ def test_a_worker_hands_its_sum_up_with_its_only_piece(
 def test_the_pace_is_what_workers_needed_for_the_samples_of_the_round(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[tuple[int, float]] = []
+    measured: list[tuple[int, float, str | None]] = []
     busy: list[float] = []
     monkeypatch.setattr(Pace, "measured", lambda _, *told: measured.append(told))
     finish = SiteRound._finish
@@ -152,7 +152,7 @@ def test_the_pace_is_what_workers_needed_for_the_samples_of_the_round(
     monkeypatch.setattr(SiteRound, "_finish", finishing)
     result = lab.run(federation__rounds=2)
     samples = [row["samples"] for row in result.rows]
-    assert measured == list(zip(samples, busy, strict=True))
+    assert measured == [(n, seconds, None) for n, seconds in zip(samples, busy, strict=True)]
 
 
 def test_a_round_without_samples_says_nothing_of_the_pace() -> None:
