@@ -107,6 +107,7 @@ def test_purposes_keep_their_numbers() -> None:
         "SYNTHETIC": 9,
         "GROUP_COHORT": 10,
         "TOPOLOGY": 11,
+        "VNODE_CLASS": 12,
     }
 
 
