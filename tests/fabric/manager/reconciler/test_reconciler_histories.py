@@ -331,8 +331,9 @@ class Chronicle:
                 await self._delete("c2")
             case "lent":
                 await self._create(0, 10, SHARED)
-                for cpus in (3, 3):
-                    await self._submit(ClusterId("c1"), 0, cpus)
+                if "c1" in self.world.cluster_state.ledger.clusters:  # a limit may hold it up
+                    for cpus in (3, 3):
+                        await self._submit(ClusterId("c1"), 0, cpus)
         if how != "empty":
             await self._create(0, len(SHARED) - 1, SHARED)
 

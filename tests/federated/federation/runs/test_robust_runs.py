@@ -216,7 +216,7 @@ def test_a_round_that_was_interrupted_goes_on_from_its_journal(
 ) -> None:
     """One worker, one client in a piece, each handed up: it dies after three of round 2."""
     make = SiteRound._piece
-    handing_up = partialmethod(lambda self, clients, hand_up: make(self, clients, hand_up=True))
+    handing_up = partialmethod(lambda self, *of, hand_up: make(self, *of, hand_up=True))
     monkeypatch.setattr(SiteRound, "_piece", handing_up)
     monkeypatch.setattr("fedpilot.federated.site.rounds.star_round.pieces", alone)
     monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
