@@ -437,6 +437,7 @@ def test_ledger_and_ray_agree_whenever_the_reconciler_died(
     aside=None,
     begun="empty",
 )
+@example(story=[], file=file_of(4, 4), seed=0, lag=False, aside=0, begun="lent")
 @given(
     story=st.lists(shared, max_size=20),
     file=st.sampled_from(FILES),
