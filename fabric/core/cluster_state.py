@@ -72,7 +72,7 @@ class Entry:
     since: float = 0.0
     """When it got its places or lost them last, in seconds since the epoch; 0 before that."""
     promised: tuple[VNode, ...] = ()
-    """The places that it gets as soon as those who hold them have left; if it `relocates`, all its
+    """The places that it gets as soon as their holders have left; if it `relocates`, all its
     new places."""
     leaves: Notice | None = None
     nodes_leave: tuple[Notice, ...] = ()

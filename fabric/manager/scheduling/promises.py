@@ -215,7 +215,7 @@ def _blocked(
 ) -> dict[ClusterId | None, set[MachineId]]:
     """The claimants of which some victim could not go on elsewhere now, and the full machines.
 
-    What is free now is for those who wait for nobody first, then for those whose victims leave now.
+    What is free now is first for claimants without victims, then for those whose victims leave now.
     """
     movers: dict[ClusterId | None, list[VNode]] = {}
     for entry in (state.entries[id] for id in state.moving):

@@ -389,7 +389,7 @@ class RootScheduler:
     def _relocate(
         self, decision: StartMembers, moves: Sequence[MoveMember], rooms: Rooms
     ) -> tuple[Rooms, str]:
-        """Promise a claimant its places, and those who move for it their new ones, all or nothing;
+        """Promise a claimant its places, and all that move for it their new ones, all or nothing;
         return what is left, and why it still waits."""
         claimant = self._state.entries[ClusterId(decision.workload)]
         vnodes, trial = self._vnodes(claimant, decision), rooms.copy()
