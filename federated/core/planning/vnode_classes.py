@@ -129,7 +129,7 @@ def class_parts(
     """What each class does in a round at each site.
 
     (sites, classes) are its clients there, and the samples of a round; `usual` is the pace of a
-    vnode where a site has none of its own, which moves that of all classes.
+    vnode elsewhere. A site with a pace of its own is faster or slower than that in all classes.
     """
     return [
         tuple(

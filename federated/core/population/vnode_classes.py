@@ -153,7 +153,7 @@ class ClientClasses:
         drawn = one_per_key(self._seed, Purpose.VNODE_CLASS, keys, _SHARES)
         ends = np.cumsum([share for _, share in shared])
         if rest is None:
-            ends[-1] = 1.0  # shares of 1 / 3 leave nobody out
+            ends[-1] = 1.0  # shares of 1 / 3 leave no client out
         places = np.searchsorted(np.round(ends * _SHARES).astype(np.int64), drawn, side="right")
         inside = places < len(shared)
         found[inside] = np.array([at for at, _ in shared], dtype=np.int16)[places[inside]]

@@ -1,4 +1,4 @@
-"""What virtual clusters borrowed goes back to those who claim it, even if work uses it."""
+"""What virtual clusters borrowed goes back to its claimants, even if work uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each client is in one vnode class, the same one on every machine, whoever else is there."""
+"""Each client is in one vnode class, the same one on every machine, whichever others are there."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_a_draw_depends_on_the_seed_and_the_id_alone(
     whole = classes(60, *rules, seed=seed)
     some = whole.of(np.array(asked))
     again = classes(60, *rules, seed=seed).of(everybody(60))
-    assert (some == again[asked]).all(), "whatever is asked for first"
+    assert (some == again[asked]).all(), "in any order of asking"
     fewer = classes(40, *rules, seed=seed).of(everybody(40))
-    assert (fewer == again[:40]).all(), "whoever else is there"
+    assert (fewer == again[:40]).all(), "with fewer clients"
 
 
 def test_a_site_finds_the_classes_of_its_clients_as_all_others_do() -> None:
