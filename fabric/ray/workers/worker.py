@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 KILLED = "it was killed"
+UNDER_WAY = ("PENDING", "PREPARED", "RESCHEDULING")
+POLL_S = 0.02
 
 
 class RayGroup:
@@ -58,8 +61,13 @@ class RayGroup:
     def wait(self, timeout_s: float) -> tuple[MachineId, ...] | None:
         import ray
 
+        deadline = time.monotonic() + timeout_s
         ready, _ = ray.wait([self._ready or self._made.ready()], timeout=timeout_s)
         table = self._table()
+        # Its first task may end before the GCS has noted that the group is created.
+        while ready and table.get("state") in UNDER_WAY and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            table = self._table()
         if not ready or table.get("state") != "CREATED":
             return None
         hosts = table["bundles_to_node_id"]

@@ -53,9 +53,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def group(cluster: Cluster) -> Iterator[Group]:
     group = cluster.create_group("contract", [ONE_CPU], SchedulingPolicy.PACK)
-    assert group.wait(PATIENCE_S) is not None
-    yield group
-    group.remove()
+    try:
+        assert group.wait(PATIENCE_S) is not None
+        yield group
+    finally:
+        group.remove()
 
 
 @pytest.fixture
@@ -138,11 +140,13 @@ def test_a_group_is_placed_on_machines(cluster: Cluster) -> None:
 
 def test_a_group_waits_while_the_cluster_is_busy(cluster: Cluster, group: Group) -> None:
     waiting = cluster.create_group("waiting", [ONE_CPU, ONE_CPU], SchedulingPolicy.PACK)
-    assert waiting.wait(0.2) is None
-    assert waiting.state() is GroupState.PENDING
-    group.remove()
-    assert waiting.wait(PATIENCE_S) is not None
-    waiting.remove()
+    try:
+        assert waiting.wait(0.2) is None
+        assert waiting.state() is GroupState.PENDING
+        group.remove()
+        assert waiting.wait(PATIENCE_S) is not None
+    finally:
+        waiting.remove()
 
 
 def test_a_group_that_can_never_be_placed_says_so(cluster: Cluster) -> None:
