@@ -8,6 +8,7 @@ needs and is stopped in the end. Every round ends in the model that one process 
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import faults
+import waiting_nets
 from faults import SITES, happens, in_the_middle
 from fleet import Fleet, fleet
-from real_ray import fedpilot
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,32 +29,30 @@ ROUNDS = 1_000
 @pytest.fixture(scope="module")
 def three() -> Iterator[Fleet]:
     with fleet(*SITES) as made:
+        shutil.copy(waiting_nets.__file__, made.folder)
+        policy = faults.allowing(made, faults.waiting(1))
         for site in SITES:
-            made.join(site)
+            made.join(site, *policy)
         made.until(dict.fromkeys(SITES, "ready"), 120)
         yield made
 
 
 def check_models(
-    three: Fleet, run: str, folder: Path, config: Callable[[int], str] = faults.config
+    three: Fleet, run: str, folder: Path, config: Callable[[int, float], str] = faults.waiting
 ) -> None:
     """Two more rounds with all sites, and the run is stopped; one process makes the same models."""
     faults.check_goes_on(three, run)
     three.run("runs", "stop", run)
     assert three.finished(run)["status"] == "interrupted"
     found = faults.models(three, run)
-    (folder / "config.yaml").write_text(config(max(found)))
-    with fedpilot(["run", "config.yaml", "--json"], folder) as alone:
-        assert alone.finish(240) == 0, alone.error()
-    made = {e["round"]: e["model"] for e in alone.events if e["event"] == "round_finished"}
-    assert found == made, three.logs()
+    assert found == faults.alone(config(max(found), 0.0), folder), three.logs()
 
 
 @pytest.mark.soak
 def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, tmp_path: Path) -> None:
     dice = random.Random(5)
     run = "passing"
-    three.submit(faults.config(ROUNDS), run)
+    three.submit(faults.waiting(ROUNDS), run)
     three.wait_for(run, "round_started", 180)
     for fault in (faults.AGENT, faults.SHORT_CUT, faults.COORDINATOR, faults.MEDIATOR):
         in_the_middle(three, run, dice)
@@ -73,9 +72,9 @@ def test_what_passes_and_what_an_admin_does_change_no_model(three: Fleet, tmp_pa
 
 @pytest.mark.soak
 def test_a_run_that_finds_no_room_is_told_who_holds_what(three: Fleet) -> None:
-    three.submit(faults.config(ROUNDS), "holder")
+    three.submit(faults.waiting(ROUNDS), "holder")
     three.wait_for("holder", "round_started", 180)
-    hasty = faults.config(1).replace("workers: 1", "workers: 1, reserve_timeout: 1")
+    hasty = faults.waiting(1).replace("workers: 1", "workers: 1, reserve_timeout: 1")
     three.submit(hasty, "second")
     last = three.finished("second", 240)
     assert last["status"] == "failed"
@@ -87,10 +86,12 @@ def test_a_run_that_finds_no_room_is_told_who_holds_what(three: Fleet) -> None:
     faults.check_in_order(three)
 
 
-def test_runners_are_killed_and_the_next_one_joins_in(three: Fleet, tmp_path: Path) -> None:
+def test_runners_are_killed_a_disk_is_full_and_the_run_goes_on(
+    three: Fleet, tmp_path: Path
+) -> None:
     dice = random.Random(3)
-    run, (first, second) = "runners", dice.sample(SITES, 2)
-    three.submit(faults.config(ROUNDS), run)
+    run, (first, second, full) = "struck", dice.sample(SITES, 3)
+    three.submit(faults.waiting(ROUNDS), run)
     three.wait_for(run, "round_started", 180)
     for site in (first, second):
         in_the_middle(three, run, dice)
@@ -98,6 +99,14 @@ def test_runners_are_killed_and_the_next_one_joins_in(three: Fleet, tmp_path: Pa
         lost = three.wait_for(run, "site_lost", site=site)
         assert "killed by SIGKILL" in lost["reason"]
         three.wait_for(run, "site_returned", site=site)
+    in_the_middle(three, run, dice)
+    faults.DISK.strike(three, full, run)
+    lost = three.wait_for(run, "site_lost", site=full)
+    assert "disk" in lost["reason"], lost
+    three.until({full: "lost"})
+    (told,) = [each for each in three.ask("site", "list")["sites"] if each["name"] == full]
+    assert "the disk of its home is full" in told["reason"]
+    faults.DISK.mend(three, full, run)
     check_models(three, run, tmp_path)
     faults.check_in_order(three)
 
@@ -106,7 +115,7 @@ def test_runners_are_killed_and_the_next_one_joins_in(three: Fleet, tmp_path: Pa
 def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, tmp_path: Path) -> None:
     dice = random.Random(7)
     run, (dead, cut) = "losing", dice.sample(SITES, 2)
-    three.submit(faults.config(ROUNDS), run)
+    three.submit(faults.waiting(ROUNDS), run)
     three.wait_for(run, "round_started", 180)
     in_the_middle(three, run, dice)
     mended_at = time.monotonic() + faults.LONG_CUT.lasts_s
@@ -120,23 +129,6 @@ def test_two_of_three_sites_are_lost_and_come_back(three: Fleet, tmp_path: Path)
     assert {dead, cut} <= faults.lost_sites(three, run)
     faults.check_in_order(three)
     faults.check_rays_are_empty(three)
-
-
-def test_a_site_whose_disk_is_full_is_lost_until_it_has_room(three: Fleet, tmp_path: Path) -> None:
-    dice = random.Random(11)
-    run, full = "full", dice.choice(SITES)
-    three.submit(faults.config(ROUNDS), run)
-    three.wait_for(run, "round_started", 180)
-    in_the_middle(three, run, dice)
-    faults.DISK.strike(three, full, run)
-    lost = three.wait_for(run, "site_lost", site=full)
-    assert "disk" in lost["reason"], lost
-    three.until({full: "lost"})
-    (told,) = [each for each in three.ask("site", "list")["sites"] if each["name"] == full]
-    assert "the disk of its home is full" in told["reason"]
-    faults.DISK.mend(three, full, run)
-    check_models(three, run, tmp_path)
-    faults.check_in_order(three)
 
 
 FATAL = (faults.RUNNER, faults.COORDINATOR)

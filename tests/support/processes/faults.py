@@ -15,6 +15,10 @@ from pathlib import Path
 from statistics import median
 
 import site_data
+from fedpilot.common.strict_yaml.reading import read
+from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
+from fedpilot.federated import Federation, parse_config
+from fedpilot.federated.prepare.user_code.user_code import code_here
 from fleet import ASK_S, Fleet
 from real_ray import eventually
 
@@ -26,8 +30,8 @@ Do = Callable[[Fleet, str, str], None]
 """Does something to a site of a fleet, or to a run."""
 
 
-def config(rounds: int, epochs: int = 300) -> str:
-    """Rounds of some seconds, on a core for each site."""
+def config(rounds: int, epochs: int) -> str:
+    """Rounds that compute, on a core for each site."""
     return f"""
 federation: {{number_of_clients: 60, clients_per_round: 30, rounds: {rounds}}}
 model: {{model_type: mlp}}
@@ -37,19 +41,30 @@ resources: {{workers: 1}}
 """
 
 
-def ring(rounds: int, epochs: int = 100) -> str:
+def waiting(rounds: int, step_s: float = 0.15) -> str:
+    """Rounds of ten steps at each site, which wait: to compute is not what is tried."""
+    return f"""
+federation: {{number_of_clients: 60, clients_per_round: 30, rounds: {rounds}}}
+model: {{model_type: "waiting_nets:Waits", options: {{step_s: {step_s}}}}}
+data: {{dataset_type: digits}}
+training: {{execution: sequential}}
+resources: {{workers: 1}}
+"""
+
+
+def ring(rounds: int, step_s: float = 0.075) -> str:
     """Rounds about as long, of clients on a ring: their models stay at their sites."""
     return f"""
 federation: {{number_of_clients: 60, rounds: {rounds}, topology: ring, aggregation_strategy: dpsgd}}
-model: {{model_type: mlp}}
+model: {{model_type: "waiting_nets:Waits", options: {{step_s: {step_s}}}}}
 data: {{dataset_type: digits}}
-training: {{execution: sequential, number_of_epochs: {epochs}}}
+training: {{execution: sequential}}
 participation: {{wait_for_sites_s: 300}}
 resources: {{workers: 1}}
 """
 
 
-def pinned(rounds: int, epochs: int = 300) -> str:
+def pinned(rounds: int, epochs: int) -> str:
     """Rounds about as long, on data that lies at the sites (`declare`)."""
     return f"""
 federation: {{clients_per_round: 9, rounds: {rounds}}}
@@ -59,6 +74,27 @@ training: {{batch_size: 8, execution: sequential, number_of_epochs: {epochs}}}
 evaluation: {{where: sites, clients: all}}
 resources: {{workers: 1}}
 """
+
+
+def allowing(fleet: Fleet, config: str) -> tuple[str, str]:
+    """The options of a site whose admin allows the code that a config names.
+
+    The code lies beside the config, and is installed nowhere.
+    """
+    code = code_here(parse_config(read(config, str).value), [str(fleet.folder)])
+    policy = fleet.folder / "policy.yaml"
+    policy.write_text(f"code_digests: [{code.digest}]\n")
+    return "--policy", str(policy)
+
+
+def alone(config: str, folder: Path) -> dict[int, str]:
+    """Digests of the models, by round, that this process makes of a config without any site."""
+    values = read(config, str).value
+    values.pop("sites", None)
+    values["resources"].pop("ray", None)
+    values["outputs"] = {"curves": False, "folder": str(folder)}
+    with Federation(values, cluster=FakeCluster([fake_machine("a", CPU=8)])) as federation:
+        return {row["round"]: row["model"] for row in federation.run().rows}
 
 
 def declare(folder: Path, site: str) -> tuple[str, ...]:

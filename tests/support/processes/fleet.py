@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 
+from fedpilot.federated.core.execution.kernel import cache_folder
+from fedpilot.mediator.cli.compiling import mark
 from hosts import Host, hosts
 from real_ray import ENVIRONMENT, eventually, session_of
 from small_disks import SmallDisk, small_disk
@@ -86,7 +88,13 @@ class Fleet:
     def env(self) -> dict[str, str]:
         """Of every process: folders of its own, and no Ray that is known from outside."""
         home = str(self.folder)
-        own = {"HOME": home, "FEDPILOT_CONFIG_DIR": f"{home}/config", "TMPDIR": f"{home}/tmp"}
+        own = {
+            "HOME": home,
+            "FEDPILOT_CONFIG_DIR": f"{home}/config",
+            "TMPDIR": f"{home}/tmp",
+            "XDG_CACHE_HOME": f"{home}/cache",
+            "NUMBA_CACHE_DIR": str(cache_folder()),  # that of all tests
+        }
         return {**ENVIRONMENT, **own}
 
     # -- what runs ----------------------------------------------------------------------------
@@ -106,7 +114,7 @@ class Fleet:
             *(RAY, "start", "--head", "--block", f"--port={RAY_PORT}"),
             *(f"--node-ip-address={host.address}", f"--num-cpus={self.cpus}"),
             *(f"--temp-dir={self.folder}/r-{site}", "--include-dashboard=false"),
-            *("--include-log-monitor=false", "--disable-usage-stats"),
+            *("--include-log-monitor=false", "--disable-usage-stats", "--no-monitor"),
             *("--dashboard-agent-listen-port=0", "--object-store-memory=104857600"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         )
@@ -380,6 +388,13 @@ def _is_of_ray(ray: int, pid: int, words: Sequence[str]) -> bool:
     return False
 
 
+def _compiled(cache: Path) -> None:
+    """Tell the agents that all is compiled: three of them would compile what no run here uses."""
+    path = cache / "fedpilot" / mark().name
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+
 @contextlib.contextmanager
 def fleet(*sites: str, cpus: int = 1, home_mb: int = HOME_MB) -> Iterator[Fleet]:
     """A mediator and Ray clusters, no site joined yet; all is ended and removed.
@@ -394,6 +409,7 @@ def fleet(*sites: str, cpus: int = 1, home_mb: int = HOME_MB) -> Iterator[Fleet]
             hub = made.pop("hub")
             here = Fleet(folder, hub, made, cpus, disks=disks)
             (folder / "tmp").mkdir()
+            _compiled(folder / "cache")
             for site in sites:
                 made[site].refuse_inbound()
             here.start_mediator()
