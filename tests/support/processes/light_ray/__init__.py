@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-LEFT_OUT = ("start_api_server", "start_log_monitor", "start_monitor")
+LEFT_OUT = (
+    "start_api_server",
+    "start_log_monitor",
+    "start_monitor",
+    "start_ray_client_server",
+)
 SETTINGS = {
     "RAY_enable_metrics_collection": "0",  # an agent of the dashboard would collect them
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # so that a stand-in ends
