@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -96,7 +97,7 @@ def driver_of(address: str) -> Iterator[None]:
     """This process as a driver of a Ray cluster."""
     with pytest.MonkeyPatch.context() as variables:
         variables.setenv("RAY_AUTH_MODE", ENVIRONMENT["RAY_AUTH_MODE"])
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         try:
             yield
         finally:
