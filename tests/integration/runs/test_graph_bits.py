@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from real_ray import Command, fedpilot
+from waiting_runs import calm_run, write_model
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -36,8 +37,8 @@ resources: {{workers: {workers}, ray: {{num_cpus: {workers}}}}}
 sites: {sites}
 outputs: {{curves: false, client_digests: true}}
 """
-KILLED = {"rounds": 5, "epochs": 15, "model": "mlp"}
-"""Long enough to be killed amid a round."""
+KILLED = {"rounds": 4, "epochs": 1}
+"""With a model that waits, long enough to be killed amid a round."""
 
 
 STRATEGIES = {"ring": "dpsgd", "matching": "dpsgd", "custom": "push_sum"}
@@ -47,22 +48,34 @@ DIRECTED = "\n".join(
 """A directed ring with shortcuts, as a matrix."""
 
 
-def run_in(
-    folder: Path, *arguments: str, workers: int, sites: int = 1, **keys: Any
-) -> AbstractContextManager[Command]:
-    """A run of the config, `r`."""
+def write_config(folder: Path, *, workers: int, sites: int = 1, **keys: Any) -> Path:
+    """Write the config of a run and what it names."""
     folder.mkdir(exist_ok=True)
     (folder / "directed.csv").write_text(DIRECTED)
     text = CONFIG.format(
         workers=workers,
         sites=sites,
-        image=str(keys["model"] != "mlp").lower(),
+        image=str(keys["model"] == "lenet").lower(),
         strategy=STRATEGIES[keys["topology"]],
         graph="graph: {file: directed.csv}" if keys["topology"] == "custom" else "",
         **keys,
     )
-    (folder / "config.yaml").write_text(text)
+    config = folder / "config.yaml"
+    config.write_text(text)
+    return config
+
+
+def run_in(
+    folder: Path, *arguments: str, workers: int, sites: int = 1, **keys: Any
+) -> AbstractContextManager[Command]:
+    """A run of the config, `r`."""
+    write_config(folder, workers=workers, sites=sites, **keys)
     return fedpilot(["run", *(arguments or ("config.yaml", "--run-id", "r")), "--json"], folder)
+
+
+def calm(folder: Path, **keys: Any) -> str:
+    """The digest of the model of a run of one worker at one site, which nothing happens to."""
+    return calm_run(write_config(folder, workers=1, **keys), "r", workers=1).digest
 
 
 def finished(run: Command) -> str:
@@ -87,10 +100,11 @@ def models_of(folder: Path) -> list[tuple[Any, ...]]:
     ],
 )
 def test_a_killed_run_resumes_to_the_same_models(topology: str, sites: int, tmp_path: Path) -> None:
-    calm, killed = tmp_path / "calm", tmp_path / "killed"
-    keys = {"topology": topology, **KILLED}
-    with run_in(calm, workers=1, **keys) as run:
-        digest = finished(run)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
+        folder.mkdir()
+        keys = {"topology": topology, "model": write_model(folder, 0.005), **KILLED}
+    digest = calm(undisturbed, **keys)
     with run_in(killed, workers=2 // sites, sites=sites, **keys) as run:
         run.wait_for("round_started", round=3)
         run.signal(signal.SIGKILL)
@@ -98,7 +112,7 @@ def test_a_killed_run_resumes_to_the_same_models(topology: str, sites: int, tmp_
     with run_in(killed, "--resume", "r", workers=2 // sites, sites=sites, **keys) as run:
         assert finished(run) == digest
         assert next(e["round"] for e in run.events if e["event"] == "round_started") <= 3
-    assert models_of(killed) == models_of(calm)
+    assert models_of(killed) == models_of(undisturbed)
 
 
 @pytest.mark.timeout(1800)
@@ -115,11 +129,11 @@ def test_however_many_workers_and_sites_give_the_same_models(
     topology: str, model: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     whole = request.node.get_closest_marker("soak") is not None
-    counts = [(w, s) for w in (1, 2, 4) for s in (1, 2, 3)] if whole else [(1, 1), (2, 3)]
-    found = []
+    counts = [(w, s) for w in (1, 2, 4) for s in (1, 2, 3)] if whole else [(2, 2)]
+    keys = {"topology": topology, "rounds": 3, "epochs": 2, "model": model}
+    alone = tmp_path / "alone"
+    expected = (calm(alone, **keys), models_of(alone))
     for workers, sites in counts:
         folder = tmp_path / f"{workers}-{sites}"
-        keys = {"topology": topology, "rounds": 3, "epochs": 2, "model": model}
         with run_in(folder, workers=workers, sites=sites, **keys) as run:
-            found.append((finished(run), models_of(folder)))
-    assert found[1:] == found[:1] * (len(counts) - 1)
+            assert (finished(run), models_of(folder)) == expected

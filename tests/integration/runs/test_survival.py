@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import ray
+from ray.util import placement_group_table
 
-from real_ray import Command, eventually, fedpilot, ray_head, session_of
+from real_ray import ENVIRONMENT, Command, eventually, fedpilot, ray_head, session_of
+from waiting_runs import calm_run, write_model
 
 pytestmark = pytest.mark.ray
 
@@ -22,13 +27,13 @@ federation:
   clients_per_round: 16
   rounds: 4
 model:
-  model_type: mlp
+  model_type: {model}
 data:
   dataset_type: digits
   data_distribution_kind: dirichlet
   dirichlet_beta: 0.5
 training:
-  number_of_epochs: 40
+  number_of_epochs: {epochs}
   batch_size: 5
   execution: {execution}
   chunk_size: 4
@@ -36,6 +41,8 @@ resources:
   workers: 2
   ray:
     num_cpus: 2
+outputs:
+  curves: false
 """
 
 
@@ -45,18 +52,17 @@ resources:
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the config is and the runs are made; a round takes about a second."""
     made = tmp_path_factory.mktemp("survival")
-    (made / "config.yaml").write_text(CONFIG.format(execution=request.param))
+    waits = request.param == "sequential"
+    model, epochs = (write_model(made, 0.01), 1) if waits else ("mlp", 40)
+    text = CONFIG.format(execution=request.param, model=model, epochs=epochs)
+    (made / "config.yaml").write_text(text)
     return made
 
 
 @pytest.fixture(scope="module")
-def undisturbed(folder: Path) -> dict[str, Any]:
-    """How the run ends when nothing happens."""
-    with fedpilot(["run", "config.yaml", "--json", "--run-id", "calm"], folder) as command:
-        assert command.finish() == 0, command.error()
-        left = [process.name() for process in session_of(command.pid)]
-        assert left == []
-        return command.last("run_finished")
+def digest(folder: Path) -> str:
+    """Of the model when nothing happens to the run."""
+    return calm_run(folder / "config.yaml", "calm").digest
 
 
 @pytest.fixture(scope="module")
@@ -86,31 +92,27 @@ def worker_pids(command: Command) -> list[int]:
     return [event["pid"] for event in command.events if event["event"] == "worker_ready"]
 
 
-def what_is_on(address: str) -> dict[str, list[str]]:
-    """Placement groups and live actors of a Ray cluster, seen by a driver of its own."""
-    import subprocess
-    import sys
+@contextlib.contextmanager
+def driver_of(address: str) -> Iterator[None]:
+    """This process as a driver of a Ray cluster."""
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("RAY_AUTH_MODE", ENVIRONMENT["RAY_AUTH_MODE"])
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
-    script = (
-        "import json, ray, sys\n"
-        "ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')\n"
-        "from ray.util import placement_group_table\n"
-        "groups = placement_group_table().values()\n"
-        "groups = [g['name'] for g in groups if g['state'] != 'REMOVED']\n"
-        "actors = [a['name'] for a in ray.util.list_named_actors(all_namespaces=True)]\n"
-        "print(json.dumps({'groups': groups, 'actors': actors}))\n"
-    )
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, address],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+
+def what_is_on_it() -> dict[str, list[str]]:
+    """Placement groups and live actors of the Ray cluster of this driver."""
+    groups = [each["name"] for each in placement_group_table().values() if live(each)]
+    actors = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    return {"groups": groups, "actors": actors}
+
+
+def live(group: Mapping[str, Any]) -> bool:
+    return bool(group["state"] != "REMOVED")
 
 
 def untimed(metrics: Path) -> list[dict[str, Any]]:
@@ -124,32 +126,30 @@ def untimed(metrics: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.soak
-def test_a_killed_worker_changes_nothing(folder: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_killed_worker_changes_nothing(folder: Path, digest: str) -> None:
     with fedpilot(["run", "config.yaml", "--json"], folder) as command:
         workers = [command.wait_for("worker_ready")["pid"] for _ in range(2)]
         interrupted_in_round(command, 2)
         os.kill(workers[0], signal.SIGKILL)
         assert command.finish() == 0, command.error()
         assert command.last("worker_lost")["held"]
-        assert command.last("run_finished")["digest"] == undisturbed["digest"]
+        assert command.last("run_finished")["digest"] == digest
 
 
 @pytest.mark.soak
-def test_a_worker_killed_in_every_round_changes_nothing(
-    folder: Path, undisturbed: dict[str, Any]
-) -> None:
+def test_a_worker_killed_in_every_round_changes_nothing(folder: Path, digest: str) -> None:
     with fedpilot(["run", "config.yaml", "--json"], folder) as command:
         for number in (1, 2, 3, 4):
             interrupted_in_round(command, number)
             alive = [pid for pid in worker_pids(command) if psutil.pid_exists(pid)]
             os.kill(alive[0], signal.SIGKILL)
         assert command.finish() == 0, command.error()
-        assert command.last("run_finished")["digest"] == undisturbed["digest"]
+        assert command.last("run_finished")["digest"] == digest
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluster(
-    folder: Path, undisturbed: dict[str, Any], address: str
+    folder: Path, digest: str, address: str
 ) -> None:
     with fedpilot(["run", "config.yaml", "--json", "--run-id", "k", *on(address)], folder) as run:
         interrupted_in_round(run, 3)
@@ -157,20 +157,21 @@ def test_a_killed_run_resumes_to_the_same_model_and_leaves_nothing_on_the_cluste
         run.signal(signal.SIGKILL)
         run.process.wait(60)
     eventually(lambda: not any(map(psutil.pid_exists, workers)), 60, "its workers are gone")
-    eventually(lambda: what_is_on(address) == EMPTY, 60, "the cluster is empty")
+    with driver_of(address):
+        eventually(lambda: what_is_on_it() == EMPTY, 60, "the cluster is empty")
     listed = json.loads(output_of(["runs", "list", "--json"], folder))["runs"]
     assert {row["status"] for row in listed if row["run_id"] == "k"} == {"interrupted"}
     with fedpilot(["run", "--resume", "k", "--json"], folder) as resumed:
         assert resumed.finish() == 0, resumed.error()
         first = next(e["round"] for e in resumed.events if e["event"] == "round_started")
         assert first == 3
-        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+        assert resumed.last("run_finished")["digest"] == digest
     assert untimed(folder / "runs/k/metrics.jsonl") == untimed(folder / "runs/calm/metrics.jsonl")
 
 
 @pytest.mark.soak
 def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
-    folder: Path, undisturbed: dict[str, Any]
+    folder: Path, digest: str
 ) -> None:
     with fedpilot(["run", "config.yaml", "--json", "--run-id", "own"], folder) as run:
         interrupted_in_round(run, 2)
@@ -184,7 +185,7 @@ def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
         )
     with fedpilot(["run", "--resume", "own", "--json"], folder) as resumed:
         assert resumed.finish() == 0, resumed.error()
-        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+        assert resumed.last("run_finished")["digest"] == digest
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_killed_run_with_a_ray_of_its_own_takes_it_along_and_resumes(
     ],
 )
 def test_an_interrupted_run_ends_cleanly_says_how_to_resume_and_resumes(
-    folder: Path, undisturbed: dict[str, Any], number: signal.Signals, whole_group: bool
+    folder: Path, digest: str, number: signal.Signals, whole_group: bool
 ) -> None:
     with fedpilot(["run", "config.yaml", "--json"], folder) as run:
         interrupted_in_round(run, 2)
@@ -206,7 +207,7 @@ def test_an_interrupted_run_ends_cleanly_says_how_to_resume_and_resumes(
         eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
     with fedpilot(["run", "--resume", ended["run_id"], "--json"], folder) as resumed:
         assert resumed.finish() == 0, resumed.error()
-        assert resumed.last("run_finished")["digest"] == undisturbed["digest"]
+        assert resumed.last("run_finished")["digest"] == digest
 
 
 @pytest.mark.slow
@@ -215,7 +216,8 @@ def test_ctrl_c_leaves_a_cluster_that_is_not_ours_empty(folder: Path, address: s
         interrupted_in_round(run, 1)
         run.signal(signal.SIGINT, whole_group=True)
         assert run.finish(60) == 130, run.error()
-    assert what_is_on(address) == EMPTY
+    with driver_of(address):
+        assert what_is_on_it() == EMPTY
 
 
 def test_ctrl_c_during_start_ends_cleanly(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from real_ray import Command, fedpilot, session_of
+from waiting_runs import calm_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -35,22 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runs are: `alone`, whose clients train one after another."""
     made = tmp_path_factory.mktemp("verify")
     (made / "config.yaml").write_text(CONFIG)
-    run_of("alone", made)
+    calm_run(made / "config.yaml", "alone")
     return made
 
 
 @pytest.fixture
 def together(folder: Path) -> str:
     """Another run, which computes chunks in another way."""
-    run_of("together", folder, "--set", "training.execution=folded")
+    calm_run(folder / "config.yaml", "together", "training.execution=folded")
     return "together"
-
-
-def run_of(name: str, folder: Path, *options: str) -> None:
-    """A run of the config in the folder."""
-    with fedpilot(["run", "config.yaml", "--run-id", name, *options], folder) as run:
-        code, _, error = ended(run)
-        assert code == 0, error
 
 
 def test_a_run_is_verified(folder: Path) -> None:

@@ -208,7 +208,7 @@ def test_the_processes_that_a_ray_starts_with_wait_for_their_gang() -> None:
             assert {worker.call("pid").result(PATIENCE_S) for worker in workers} == idle
 
 
-@pytest.mark.parametrize("later_s", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("later_s", [0.0, pytest.param(0.3, marks=pytest.mark.soak), 1.0])
 def test_a_ray_that_is_closed_as_it_starts_leaves_nothing(later_s: float) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     before, variables = folders(), dict(os.environ)
@@ -352,7 +352,7 @@ class TestConnected:
 
     def test_the_successor_of_a_killed_driver_takes_over_at_once(self, address: str) -> None:
         command = python(ONE_WORKER + HOLDS_A_GANG, address)
-        for _ in range(3):
+        for _ in range(2):
             with subprocess.Popen(
                 command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
             ) as driver:
@@ -404,6 +404,8 @@ def test_a_wrong_address_is_refused_at_once(
 @pytest.mark.slow
 def test_a_healthy_ray_that_does_not_answer_for_a_while_is_waited_for() -> None:
     with ray_head(num_cpus=1) as address:
+        with RayCluster.connect(address):
+            pass  # so that all of it has started
         here = f"--gcs_server_port={address.rpartition(':')[2]}"
         (control_plane,) = (
             process

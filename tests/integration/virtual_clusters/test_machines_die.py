@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +26,8 @@ from fedpilot.fabric import (
     VirtualCluster,
     VirtualClusters,
 )
-from real_ray import ENVIRONMENT, eventually
+from rays.machines import ray_machines
+from real_ray import eventually
 
 pytestmark = [
     pytest.mark.ray,
@@ -45,24 +44,11 @@ QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs."""
-    folder = tempfile.mkdtemp(prefix="ray-")
     pickling: Any = ray.cloudpickle  # type: ignore[attr-defined]
     pickling.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
-    with pytest.MonkeyPatch.context() as variables:
-        variables.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-        for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
-            variables.setenv(name, ENVIRONMENT[name])
-        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
-        cluster = Cluster(
-            initialize_head=True, head_node_args={**head, "object_store_memory": 10**8}
-        )
-        try:
-            yield cluster
-        finally:
-            fabric.shutdown()
-            cluster.shutdown()  # type: ignore[no-untyped-call]
-            shutil.rmtree(folder, ignore_errors=True)
-            pickling.unregister_pickle_by_value(sys.modules[__name__])
+    with ray_machines(1, 0) as found:
+        yield found
+    pickling.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture

@@ -95,9 +95,15 @@ def _started(
     folder: str, options: Sequence[str], env: Mapping[str, str], python: str = sys.executable
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`ray start` in a session of its own, whose processes end with the block."""
+    own = python == sys.executable
+    ray = (
+        [str(Path(__file__).parent / "light_ray" / "__init__.py")]
+        if own
+        else ["-m", "ray.scripts.scripts"]
+    )
     with open(Path(folder) / "ray.log", "w") as log:
         process = subprocess.Popen(
-            [python, "-m", "ray.scripts.scripts", "start", "--block", *LIGHT, *options],
+            [python, *ray, "start", "--block", *LIGHT, *options],
             env={**ENVIRONMENT, **env},
             stdout=log,
             stderr=log,

@@ -73,24 +73,24 @@ for each in threads: each.join()
 say(event="over")
 sys.stdin.readline()
 """
-FOUR_TASKS = """
+TWO_TASKS = """
 import sys
 import ray
 from fedpilot import fabric
 from fedpilot.fabric import VirtualCluster
 
-fabric.init(sys.argv[1], virtual_cluster=VirtualCluster(flex_resource_min={"CPU": 2}))
+fabric.init(sys.argv[1], virtual_cluster=VirtualCluster(flex_resource_min={"CPU": 1}))
 
 @ray.remote(num_cpus=1)
 def forever():
     import time
     time.sleep(1000)
 
-work = [forever.remote() for _ in range(4)]
+work = [forever.remote() for _ in range(2)]
 print("submitted", flush=True)
 sys.stdin.read()
 """
-"""A driver that says when it has submitted four tasks that never end."""
+"""A driver that says when it has submitted two tasks that never end."""
 
 
 @dataclass

@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedpilot import fabric
+from light_ray import light_ray
 from real_ray import ENVIRONMENT
 
 PATIENCE_S = 150.0
@@ -51,7 +52,8 @@ def ray_machines(count: int, cpus: float, **head: Any) -> Iterator[Cluster]:
     `head` is what else the first one is started with.
     """
     folder = tempfile.mkdtemp(prefix="ray-")
-    with pytest.MonkeyPatch.context() as environment:
+    dashboard = bool(head.get("include_dashboard"))
+    with pytest.MonkeyPatch.context() as environment, light_ray(dashboard=dashboard):
         for name in ("RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
             environment.delenv(name, raising=False)
         for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):

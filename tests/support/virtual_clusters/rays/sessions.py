@@ -29,6 +29,7 @@ LEASE_S = 1.0
 def machines(count: int, cpus: float) -> Iterator[Cluster]:
     """A Ray whose manager takes loans back soon."""
     with ray_machines(count, cpus) as cluster:
+        fabric.shutdown()
         ray.init(cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         VirtualClusters(KeeperSettings(lease_s=LEASE_S)).snapshot()
         ray.shutdown()
@@ -37,7 +38,8 @@ def machines(count: int, cpus: float) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def job(on: Cluster, spec: VirtualCluster) -> Iterator[VirtualClusterInfo]:
-    """This process as a job inside a virtual cluster."""
+    """This process as a job of its own, inside a virtual cluster."""
+    fabric.shutdown()
     made = fabric.init(
         on.address,
         virtual_cluster=spec,
@@ -53,8 +55,18 @@ def job(on: Cluster, spec: VirtualCluster) -> Iterator[VirtualClusterInfo]:
 
 
 @contextlib.contextmanager
+def inside(on: Cluster, spec: VirtualCluster) -> Iterator[VirtualClusterInfo]:
+    """This process inside a virtual cluster, as part of a job that stays: so its workers do too."""
+    if not ray.is_initialized():
+        fabric.init(on.address, logging_level=logging.ERROR, log_to_driver=False)
+    with spec as made:
+        yield made
+
+
+@contextlib.contextmanager
 def outside(on: Cluster) -> Iterator[VirtualClusters]:
     """This process as a job inside no virtual cluster."""
+    fabric.shutdown()
     ray.init(on.address, logging_level=logging.ERROR, log_to_driver=False)
     try:
         yield VirtualClusters()
