@@ -78,28 +78,18 @@ def test_the_model_file_is_the_model_of_the_digest(finished: tuple[Path, str, st
 
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
-ON_RAY = ("01_quickstart.py", "05_data_at_sites.py", "06_neighbors.py")
-"""The others run on a stand-in, and with `make soak` on Ray."""
-STAND_IN = """
-import functools, os, runpy, sys
-from fedpilot import Federation
-from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
-
-cluster = FakeCluster([fake_machine("a", CPU=8)])
-Federation.__init__ = functools.partialmethod(Federation.__init__, cluster=cluster)
-runpy.run_path(sys.argv[1], run_name="__main__")
-sys.stdout.flush()
-os._exit(0)  # PyTorch aborts if Python ends while a stand-in's thread is in it
-"""
-"""Runs an example on a cluster that is not Ray, but in the same process."""
 
 
-def ran(folder: Path, *python: str) -> None:
-    """Run an example; it ends well and complains of nothing."""
-    (folder / "configs").symlink_to(REPOSITORY / "configs")
+@pytest.mark.parametrize(
+    "example",
+    [EXAMPLES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in EXAMPLES[1:])],
+    ids=[each.name for each in EXAMPLES],
+)
+def test_every_example_runs(example: Path, tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     done = subprocess.run(
-        [sys.executable, *python],
-        cwd=folder,
+        [sys.executable, str(example)],
+        cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
@@ -108,25 +98,3 @@ def ran(folder: Path, *python: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    "example", [each for each in EXAMPLES if each.name not in ON_RAY], ids=lambda each: each.name
-)
-def test_an_example_runs_on_a_stand_in(example: Path, tmp_path: Path) -> None:
-    ran(tmp_path, "-c", STAND_IN, str(example))
-
-
-@pytest.mark.parametrize(
-    "example",
-    [
-        EXAMPLES[0],
-        *(
-            pytest.param(each, marks=pytest.mark.slow if each.name in ON_RAY else pytest.mark.soak)
-            for each in EXAMPLES[1:]
-        ),
-    ],
-    ids=[each.name for each in EXAMPLES],
-)
-def test_every_example_runs(example: Path, tmp_path: Path) -> None:
-    ran(tmp_path, str(example))
