@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from real_ray import Command, fedpilot
-from waiting_runs import calm_run, write_model
+from waiting_runs import calm_run, waiting_model
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ federation:
   topology: {topology}
   aggregation_strategy: {strategy}
 {graph}
-model: {{model_type: {model}}}
+model: {model}
 data:
   dataset_type: digits
   options: {{image: {image}}}
@@ -55,7 +55,7 @@ def write_config(folder: Path, *, workers: int, sites: int = 1, **keys: Any) -> 
     text = CONFIG.format(
         workers=workers,
         sites=sites,
-        image=str(keys["model"] == "lenet").lower(),
+        image=str("lenet" in keys["model"]).lower(),
         strategy=STRATEGIES[keys["topology"]],
         graph="graph: {file: directed.csv}" if keys["topology"] == "custom" else "",
         **keys,
@@ -103,7 +103,7 @@ def test_a_killed_run_resumes_to_the_same_models(topology: str, sites: int, tmp_
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     for folder in (undisturbed, killed):
         folder.mkdir()
-        keys = {"topology": topology, "model": write_model(folder, 0.005), **KILLED}
+        keys = {"topology": topology, "model": waiting_model(folder, 0.005), **KILLED}
     digest = calm(undisturbed, **keys)
     with run_in(killed, workers=2 // sites, sites=sites, **keys) as run:
         run.wait_for("round_started", round=3)
@@ -130,7 +130,7 @@ def test_however_many_workers_and_sites_give_the_same_models(
 ) -> None:
     whole = request.node.get_closest_marker("soak") is not None
     counts = [(w, s) for w in (1, 2, 4) for s in (1, 2, 3)] if whole else [(2, 2)]
-    keys = {"topology": topology, "rounds": 3, "epochs": 2, "model": model}
+    keys = {"topology": topology, "rounds": 3, "epochs": 2, "model": f"{{model_type: {model}}}"}
     alone = tmp_path / "alone"
     expected = (calm(alone, **keys), models_of(alone))
     for workers, sites in counts:

@@ -105,6 +105,8 @@ def test_a_run_trains_to_its_end_after_its_reader_has_left(
         run.process.stdout.close()
         assert run.process.wait(300) == 0
         assert run.error() == ""
+        eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
+    assert list(temporary.glob("fedpilot-*")) == []
     manifest = json.loads((tmp_path / "runs" / "r" / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert len((tmp_path / "runs" / "r" / "metrics.jsonl").read_text().splitlines()) == 3

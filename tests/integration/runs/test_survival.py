@@ -17,7 +17,7 @@ import ray
 from ray.util import placement_group_table
 
 from real_ray import ENVIRONMENT, Command, eventually, fedpilot, ray_head, session_of
-from waiting_runs import calm_run, write_model
+from waiting_runs import calm_run, waiting_model
 
 pytestmark = pytest.mark.ray
 
@@ -26,8 +26,7 @@ federation:
   number_of_clients: 24
   clients_per_round: 16
   rounds: 4
-model:
-  model_type: {model}
+model: {model}
 data:
   dataset_type: digits
   data_distribution_kind: dirichlet
@@ -53,7 +52,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Where the config is and the runs are made; a round takes about a second."""
     made = tmp_path_factory.mktemp("survival")
     waits = request.param == "sequential"
-    model, epochs = (write_model(made, 0.01), 1) if waits else ("mlp", 40)
+    model, epochs = (waiting_model(made, 0.01), 1) if waits else ("{model_type: mlp}", 40)
     text = CONFIG.format(execution=request.param, model=model, epochs=epochs)
     (made / "config.yaml").write_text(text)
     return made
