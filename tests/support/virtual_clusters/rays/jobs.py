@@ -33,6 +33,18 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.1)
 """
 
+HOLDS = """
+import pathlib, sys, time
+import ray
+ray.init(logging_level="ERROR")
+print("it holds", ray.cluster_resources()["CPU"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+LOOK_S = 0.5
+"""Seconds between two questions to Ray's job server, which four processes answer."""
+
 
 @contextlib.contextmanager
 def two_machines() -> Iterator[str]:
@@ -52,6 +64,7 @@ def three_machines() -> Iterator[str]:
 def _with_dashboard(count: int) -> Iterator[str]:
     dashboard = {
         "include_dashboard": True,
+        "include_log_monitor": False,
         "dashboard_port": free_port(),
         "dashboard_agent_listen_port": free_port(),
     }
@@ -78,10 +91,19 @@ def ended(jobs: Jobs, id: str) -> Job:
         return job.status in ENDED and (job.joined or id not in clusters(jobs))
 
     try:
-        eventually(over, PATIENCE_S, f"{id} has ended")
+        eventually(over, PATIENCE_S, f"{id} has ended", every_s=LOOK_S)
     except AssertionError as error:
         raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
     return jobs.show(id)
+
+
+def says(jobs: Jobs, id: str, text: str, within_s: float = PATIENCE_S) -> None:
+    """Wait until a job's log has a text."""
+
+    def said() -> bool:
+        return text in jobs.logs(id)
+
+    eventually(said, within_s, f"{id} says {text!r}", every_s=LOOK_S)
 
 
 def clusters(jobs: Jobs) -> dict[str, Mapping[str, Any]]:
