@@ -70,8 +70,8 @@ ray.init(logging_level="ERROR")
 signal.signal(signal.SIGTERM, save)
 
 @ray.remote
-def square(number):
-    return number * number
+def squares(begin, end):
+    return [number * number for number in range(begin, end)]
 
 done = json.loads(saved.read_text()) if saved.exists() else []
 attempt = os.environ["FEDPILOT_ATTEMPT"]
@@ -79,7 +79,7 @@ print(f"attempt {attempt} begins at {len(done)}", flush=True)
 while len(done) < 20:
     if len(done) == 10 and attempt == "1":
         time.sleep(600)
-    done += ray.get([square.remote(len(done))])
+    done += ray.get(squares.remote(len(done), len(done) + 10))
     saved.write_text(json.dumps(done))
 print(json.dumps({"attempt": attempt, "sum": sum(done)}), flush=True)
 """
@@ -299,6 +299,10 @@ class Terminal:
         """The states of the jobs' virtual clusters, by name."""
         return {each["id"]: each["state"] for each in self._jobs.clusters.queues()["workloads"]}
 
+    def waits_for(self, id: str) -> None:
+        """Wait until a job has its places."""
+        eventually(lambda: self.states().get(id) == "active", PATIENCE_S, f"{id} has its places")
+
 
 def section(title: str) -> str:
     """The text below a heading of the page."""
@@ -323,15 +327,16 @@ def test_the_page_two_teams_share_and_one_claims_its_quota_back(
     assert re.search(r"revision \d+ is applied", fedpilot.process(*apply))
 
     *submitted, listed = lines("Submit")
-    for line in submitted:
-        fedpilot(*line)
     jobs = {f"train-{n}": "active" for n in (1, 2, 3, 4)}
-    eventually(lambda: fedpilot.states() == jobs, PATIENCE_S, "all jobs hold a CPU")
+    for id, line in zip(jobs, submitted, strict=True):  # the later one asks later, as for a reader
+        fedpilot(*line)
+        fedpilot.waits_for(id)
+    assert fedpilot.states() == jobs
     assert "██████████│█████████╎    4      2      4        –     4      0" in fedpilot(*listed)
 
     claim, asr, train, *shown = lines("Claim a quota back")
     fedpilot.process(*claim)
-    eventually(lambda: fedpilot.states().get("asr") == "active", PATIENCE_S, "asr has its quota")
+    fedpilot.waits_for("asr")
     winner, loser = fedpilot(*asr), fedpilot(*train)
     assert "2 workloads left for it: train-3 and train-4" in winner
     assert "train-4 waits in project vision, pool default, 2nd in line" in loser

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from unittest import mock
 
 import psutil
 import ray
@@ -43,7 +46,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 """
 
 LOOK_S = 0.5
-"""Seconds between two questions to Ray's job server, which four processes answer."""
+"""Seconds between two questions to Ray's job server, which three processes answer."""
 
 
 @contextlib.contextmanager
@@ -68,12 +71,27 @@ def _with_dashboard(count: int) -> Iterator[str]:
         "dashboard_port": free_port(),
         "dashboard_agent_listen_port": free_port(),
     }
-    with ray_machines(1, 2, **dashboard) as cluster:
+    with _job_server_alone(), ray_machines(1, 2, **dashboard) as cluster:
         node = {"num_cpus": 2, "object_store_memory": 10**8}
         for _ in range(count - 1):
             cluster.add_node(**node, dashboard_agent_listen_port=free_port())
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield str(cluster.address)
+
+
+@contextlib.contextmanager
+def _job_server_alone() -> Iterator[None]:
+    """A dashboard that starts meanwhile serves jobs alone; its agents do not measure processes."""
+    services: Any = importlib.import_module("ray._private.services")
+    start = services.start_ray_process
+
+    def started(command: list[str], kind: str, *args: Any, **options: Any) -> Any:
+        more = ["--modules-to-load=JobHead,NodeHead"] if kind == "dashboard" else []
+        return start([*command, *more], kind, *args, **options)
+
+    seldom = mock.patch.dict(os.environ, REPORTER_UPDATE_INTERVAL_MS="600000")
+    with mock.patch.object(services, "start_ray_process", started), seldom:
+        yield
 
 
 def script(folder: Path, text: str) -> list[str]:
