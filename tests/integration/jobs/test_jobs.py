@@ -16,7 +16,18 @@ from fedpilot.fabric import FixedSizeNode, FixedSizeNodes, SchedulingPolicy, Vir
 from fedpilot.fabric.errors import NeverFits, NoSuchCluster, NoSuchJob, SpecError
 from fedpilot.fabric.jobs.jobs import ENDED, Jobs
 from fedpilot.fabric.manager.settings import KeeperSettings
-from rays.jobs import ONE, SLEEPER, clusters, ended, printed, processes, script, two_machines
+from rays.jobs import (
+    LOOK_S,
+    ONE,
+    SLEEPER,
+    clusters,
+    ended,
+    printed,
+    processes,
+    says,
+    script,
+    two_machines,
+)
 from rays.machines import PATIENCE_S
 from real_ray import eventually
 
@@ -104,7 +115,7 @@ def test_all_that_an_unmodified_script_submits_runs_in_its_virtual_cluster(
             escapes.extend(job.cluster["escapes"])
         return job.status in ENDED
 
-    eventually(over, PATIENCE_S, "the job has ended")
+    eventually(over, PATIENCE_S, "the job has ended", every_s=LOOK_S)
     assert ended(jobs, id).status == "SUCCEEDED", jobs.logs(id)
     found = printed(jobs, id)
     assert (found.pop("size"), found.pop("nodes"), found.pop("mine")) == (2.0, 2, "ran")
@@ -211,7 +222,7 @@ def test_a_job_that_never_calls_init_joins_a_virtual_cluster_that_stays_and_name
 def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path) -> None:
     command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
     id = jobs.submit([*command, marker], ONE)
-    eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
+    says(jobs, id, "it runs")
     (confine,) = [p for p in processes(marker) if "fedpilot.fabric.confine" in p.cmdline()]
     confine.send_signal(signal.SIGKILL)
     eventually(lambda: id not in clusters(jobs), 60, "its virtual cluster is gone")
@@ -220,9 +231,10 @@ def test_a_job_whose_keeper_is_killed_leaves_nothing(jobs: Jobs, tmp_path: Path)
 
 
 def test_a_job_whose_virtual_cluster_is_deleted_ends(jobs: Jobs, tmp_path: Path) -> None:
-    command, marker = script(tmp_path, SLEEPER), str(tmp_path / "never")
+    command = script(tmp_path, "import time; print('it runs', flush=True); time.sleep(600)")
+    marker = str(tmp_path / "never")
     id = jobs.submit(["sh", "-c", shlex.join([*command, marker]) + "; true"], ONE)
-    eventually(lambda: "it runs" in jobs.logs(id), PATIENCE_S, "it runs")
+    says(jobs, id, "it runs")
     jobs.clusters.delete(id)
     eventually(lambda: not processes(marker), 60, "its command is gone, and what that started")
     why = "its virtual cluster has ended, and so has this command: it was deleted"
@@ -270,8 +282,8 @@ def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
         return cluster is not None and any("by_name" in each for each in cluster["escapes"])
 
     try:
-        eventually(seen, PATIENCE_S, "it is seen where it should not be")
-        eventually(lambda: "both are asked" in jobs.logs(id), PATIENCE_S, "the other was asked for")
+        eventually(seen, PATIENCE_S, "it is seen where it should not be", every_s=LOOK_S)
+        says(jobs, id, "both are asked")
         time.sleep(2 * KeeperSettings().audit_s)
         assert not (tmp_path / "got there").exists()
     except AssertionError as error:
@@ -282,41 +294,40 @@ def test_who_takes_somebody_elses_places_is_seen_or_does_not_run(
     ended(jobs, id)
 
 
-@pytest.mark.parametrize(
-    ("without", "first"),
-    [
-        pytest.param(
-            ["env", "--unset=PYTHONPATH", "--unset=RAY_RUNTIME_ENV_HOOK"], "", id="never told"
-        ),
-        pytest.param([], "os.environ.pop('FEDPILOT_VIRTUAL_CLUSTER')", id="forgets it"),
-    ],
-)
-def test_a_driver_that_knows_nothing_of_its_virtual_cluster_is_seen(
-    jobs: Jobs, tmp_path: Path, without: list[str], first: str
+def test_drivers_that_know_nothing_of_their_virtual_cluster_are_seen(
+    jobs: Jobs, tmp_path: Path
 ) -> None:
-    command = script(
-        tmp_path,
-        f"""
-        import os, time
-        import ray
+    """One is never told of it, and the other forgets it; both belong to one job."""
 
-        {first}
-        ray.init()
+    def driver(task: str, first: str = "") -> list[str]:
+        (folder := tmp_path / task).mkdir()
+        return script(
+            folder,
+            f"""
+            import os, time
+            import ray
 
-        @ray.remote
-        def outside(): time.sleep(60)
+            {first}
+            ray.init()
 
-        ray.get(outside.remote())
-        """,
-    )
-    id = jobs.submit([*without, *command], ONE)
+            @ray.remote(num_cpus=0.5)
+            def {task}(): time.sleep(60)
+
+            ray.get({task}.remote())
+            """,
+        )
+
+    untold = ["env", "--unset=PYTHONPATH", "--unset=RAY_RUNTIME_ENV_HOOK", *driver("untold")]
+    forgets = driver("forgets", "os.environ.pop('FEDPILOT_VIRTUAL_CLUSTER')")
+    both = f"{shlex.join(untold)} & {shlex.join(forgets)} & wait"
+    id = jobs.submit(["sh", "-c", both], ONE)
 
     def seen() -> bool:
-        cluster = clusters(jobs).get(id)
-        return cluster is not None and any("outside" in each for each in cluster["escapes"])
+        escapes = clusters(jobs).get(id, {}).get("escapes", ())
+        return all(any(task in each for each in escapes) for task in ("untold", "forgets"))
 
     try:
-        eventually(seen, PATIENCE_S, "it is seen")
+        eventually(seen, PATIENCE_S, "both are seen", every_s=LOOK_S)
     except AssertionError as error:
         raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from fedpilot.fabric import VirtualCluster
 from fedpilot.fabric.jobs.jobs import Jobs
-from rays.jobs import clusters, ended, printed, script, three_machines
+from rays.jobs import HOLDS, clusters, ended, printed, says, script, three_machines
 from real_ray import eventually
 
 pytestmark = [
@@ -72,15 +72,6 @@ totals = sorted((each.config["rate"], each.metrics["total"]) for each in results
 print(json.dumps({"best": results.get_best_result().config["rate"], "totals": totals}), flush=True)
 """
 
-HOLDS = """
-import pathlib, sys, time
-import ray
-ray.init(logging_level="ERROR")
-print("it holds", ray.cluster_resources()["CPU"], flush=True)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.1)
-"""
-
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Jobs]:
@@ -109,7 +100,7 @@ def test_a_sweep_leaves_comes_back_and_ends_with_the_right_result(
         raise AssertionError(jobs.logs(sweep)) from error
     holds = script(tmp_path / "holds", HOLDS)
     claimant = jobs.submit([*holds, str(over)], THREE, project="speech")
-    eventually(lambda: "it holds 3.0" in jobs.logs(claimant), PATIENCE_S, "the other has its quota")
+    says(jobs, claimant, "it holds 3.0", PATIENCE_S)
     assert clusters(jobs)[sweep]["stopped"]["claimant"] == claimant
     assert jobs.show(sweep).status == "WAITING"
     more.touch()

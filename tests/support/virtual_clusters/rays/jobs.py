@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from unittest import mock
 
 import psutil
 import ray
@@ -33,6 +36,18 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.1)
 """
 
+HOLDS = """
+import pathlib, sys, time
+import ray
+ray.init(logging_level="ERROR")
+print("it holds", ray.cluster_resources()["CPU"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+LOOK_S = 0.5
+"""Seconds between two questions to Ray's job server, which three processes answer."""
+
 
 @contextlib.contextmanager
 def two_machines() -> Iterator[str]:
@@ -52,15 +67,31 @@ def three_machines() -> Iterator[str]:
 def _with_dashboard(count: int) -> Iterator[str]:
     dashboard = {
         "include_dashboard": True,
+        "include_log_monitor": False,
         "dashboard_port": free_port(),
         "dashboard_agent_listen_port": free_port(),
     }
-    with ray_machines(1, 2, **dashboard) as cluster:
+    with _job_server_alone(), ray_machines(1, 2, **dashboard) as cluster:
         node = {"num_cpus": 2, "object_store_memory": 10**8}
         for _ in range(count - 1):
             cluster.add_node(**node, dashboard_agent_listen_port=free_port())
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield str(cluster.address)
+
+
+@contextlib.contextmanager
+def _job_server_alone() -> Iterator[None]:
+    """A dashboard that starts meanwhile serves jobs alone; its agents do not measure processes."""
+    services: Any = importlib.import_module("ray._private.services")
+    start = services.start_ray_process
+
+    def started(command: list[str], kind: str, *args: Any, **options: Any) -> Any:
+        more = ["--modules-to-load=JobHead,NodeHead"] if kind == "dashboard" else []
+        return start([*command, *more], kind, *args, **options)
+
+    seldom = mock.patch.dict(os.environ, REPORTER_UPDATE_INTERVAL_MS="600000")
+    with mock.patch.object(services, "start_ray_process", started), seldom:
+        yield
 
 
 def script(folder: Path, text: str) -> list[str]:
@@ -78,10 +109,19 @@ def ended(jobs: Jobs, id: str) -> Job:
         return job.status in ENDED and (job.joined or id not in clusters(jobs))
 
     try:
-        eventually(over, PATIENCE_S, f"{id} has ended")
+        eventually(over, PATIENCE_S, f"{id} has ended", every_s=LOOK_S)
     except AssertionError as error:
         raise AssertionError(f"{jobs.show(id)}\n{jobs.logs(id)}") from error
     return jobs.show(id)
+
+
+def says(jobs: Jobs, id: str, text: str, within_s: float = PATIENCE_S) -> None:
+    """Wait until a job's log has a text."""
+
+    def said() -> bool:
+        return text in jobs.logs(id)
+
+    eventually(said, within_s, f"{id} says {text!r}", every_s=LOOK_S)
 
 
 def clusters(jobs: Jobs) -> dict[str, Mapping[str, Any]]:
