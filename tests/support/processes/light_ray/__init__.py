@@ -1,7 +1,7 @@
 """A Ray for tests without the processes that none of them asks: dashboard, its agents, log monitor.
 
-GCS, raylets, the agents of runtime environments and workers are Ray's own. As a script it is
-`ray start`.
+GCS, raylets, the agents of runtime environments and workers are Ray's own. It imports no fedpilot,
+which some tests hide from the Ray that they start. As a script it is `ray start`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fedpilot.fabric.ray import start
-
-LEFT_OUT = (*start.LEFT_OUT, "start_ray_client_server")
+LEFT_OUT = (
+    "start_api_server",
+    "start_log_monitor",
+    "start_monitor",
+    "start_ray_client_server",
+)
 SETTINGS = {
     "RAY_enable_metrics_collection": "0",  # an agent of the dashboard would collect them
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # so that a stand-in ends
     "RAY_prestart_worker_first_driver": "0",  # a process for each CPU
 }
-STAND_IN = subprocess.list2cmdline(start.STAND_IN)
+STAND_IN = subprocess.list2cmdline(["sh", "-c", "exec cat"])
+"""Replaces an agent: it ends when the raylet does."""
 SETUP_WORKER = str(Path(__file__).with_name("setup_worker.py"))
 
 
