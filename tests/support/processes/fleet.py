@@ -93,7 +93,7 @@ class Fleet:
             "FEDPILOT_CONFIG_DIR": f"{home}/config",
             "TMPDIR": f"{home}/tmp",
             "XDG_CACHE_HOME": f"{home}/cache",
-            "NUMBA_CACHE_DIR": str(cache_folder()),  # that of all tests
+            "NUMBA_CACHE_DIR": str(cache_folder()),  # shared by all tests
         }
         return {**ENVIRONMENT, **own}
 
