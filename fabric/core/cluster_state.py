@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
@@ -10,7 +10,7 @@ from ..pickle_names import reads_older, travels
 from .ledger import ChangedIds, Ledger
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
-from .records import ClusterId, ProcessId, VNode, VNodeId
+from .records import ROOT, ClusterId, ProcessId, VNode, VNodeId
 from .routing.work import Work
 from .routing.work_table import WorkTable
 
@@ -128,6 +128,65 @@ class Entry:
         return replace(self, nodes_leave=left)
 
 
+class EntryIndex:
+    """Which entries are of a kind that each turn asks for, so that it need not look at all."""
+
+    def __init__(self) -> None:
+        self.moving: set[ClusterId] = set()
+        """Those that are promised places, or under notice."""
+        self.waiting: set[ClusterId] = set()
+        self.elastic: set[ClusterId] = set()
+        """Those that may have nodes above their minimum."""
+        self.due: set[ClusterId] = set()
+        """Those with a deadline."""
+        self.empty: set[ClusterId] = set()
+        """Those that ask for no places."""
+        self.in_line: dict[str, set[ClusterId]] = {}
+        """Those that wait and are inside no other, by project."""
+        self.inside: dict[ClusterId, set[ClusterId]] = {}
+        """Those inside each other one, by that one's id; `ROOT` is not one."""
+        self.of_job: dict[JobId, set[ClusterId]] = {}
+        """Those that belong to a job, or in which it works."""
+        self.of_process: dict[ProcessId, set[ClusterId]] = {}
+        """Those that end with a process."""
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry that is not in the index."""
+        id, request = entry.request.id, entry.request
+        kinds = (
+            (self.moving, entry.moves),
+            (self.waiting, entry.waiting),
+            (self.elastic, request.elastic),
+            (self.due, request.deadline is not None),
+            (self.empty, not request.groups and not request.least),
+        )
+        for ids, belongs in kinds:
+            if belongs:
+                ids.add(id)
+        for table, key in self._keys(entry):
+            table.setdefault(key, set()).add(id)
+
+    def drop(self, entry: Entry) -> None:
+        """Remove an entry that is in the index."""
+        id = entry.request.id
+        for ids in (self.moving, self.waiting, self.elastic, self.due, self.empty):
+            ids.discard(id)
+        for table, key in self._keys(entry):
+            table[key].discard(id)
+            if not table[key]:
+                del table[key]
+
+    def _keys(self, entry: Entry) -> Iterator[tuple[dict[Any, set[ClusterId]], Any]]:
+        if entry.request.parent != ROOT:
+            yield self.inside, entry.request.parent
+        elif entry.waiting:
+            yield self.in_line, entry.request.project
+        for job in {entry.owner, *entry.jobs} - {None}:
+            yield self.of_job, job
+        if entry.process is not None:
+            yield self.of_process, entry.process
+
+
 class ClusterState:
     """The ledger, the entries, the placement groups, and the work in them."""
 
@@ -137,23 +196,44 @@ class ClusterState:
         entries: Iterable[Entry] = (),
         groups: Iterable[PlacementGroupRecord] = (),
         works: Iterable[Work] = (),
+        *,
+        order: Mapping[ClusterId, int] | None = None,
     ) -> None:
+        """`order` has each entry's position among all requests; by default they are numbered."""
         self.ledger = ledger or Ledger()
         self.groups = PlacementGroups(groups)
         self.works = WorkTable(works)
         self.entries: dict[ClusterId, Entry] = {entry.request.id: entry for entry in entries}
         """In the order of their requests."""
-        self.moving = {id for id, entry in self.entries.items() if entry.moves}
-        """Those that are promised places, or under notice."""
+        self.order = dict(order or {id: number for number, id in enumerate(self.entries)})
+        """The position of each request in the order of all."""
+        self._next = max(self.order.values(), default=-1) + 1
+        self.index = EntryIndex()
+        for entry in self.entries.values():
+            self.index.put(entry)
         self.changed_entries = ChangedIds[ClusterId]()
         self.answers: dict[str, tuple[str, ...]] = {}
         """The answers to requests that may be repeated, by idempotency key."""
         self.changed_answers = ChangedIds[str]()
 
     @property
-    def waiting(self) -> list[Request]:
-        """The waiting requests, in the order in which they were made."""
-        return [entry.request for entry in self.entries.values() if entry.waiting]
+    def waiting_inside(self) -> list[Request]:
+        """The waiting requests for places inside others, in the order in which they were made."""
+        inside = set[ClusterId]().union(*self.index.inside.values())
+        return [entry.request for entry in self.in_order(inside & self.index.waiting)]
+
+    def in_order(self, ids: Iterable[ClusterId]) -> list[Entry]:
+        """These entries, in the order of their requests."""
+        return [self.entries[id] for id in sorted(ids, key=self.order.__getitem__)]
+
+    def all_inside(self, clusters: Iterable[ClusterId]) -> list[Entry]:
+        """The entries of all inside these, parents before children."""
+        found, todo = set[ClusterId](), [*clusters]
+        for parent in todo:  # grows on the way
+            more = self.index.inside.get(parent, set()) - found
+            found |= more
+            todo += more
+        return self.in_order(found)
 
     def closing(self, cluster: ClusterId) -> frozenset[VNodeId]:
         """The single nodes of a virtual cluster that leave, and get no more work."""
@@ -163,23 +243,19 @@ class ClusterState:
 
     def within(self, cluster: ClusterId) -> list[Entry]:
         """The virtual cluster's entry and those of all inside it, including waiting ones."""
-        found = {cluster: self.entries[cluster]}
-        todo = [cluster]
-        for parent in todo:  # grows on the way
-            inside = {id: e for id, e in self.entries.items() if e.request.parent == parent}
-            found.update(inside)
-            todo += inside
-        return list(found.values())
+        return [self.entries[cluster], *self.all_inside([cluster])]
 
     def add(self, entry: Entry) -> None:
         """Add an entry, or replace the one with the same id."""
         id = entry.request.id
-        self.entries[id] = entry
-        self.changed_entries.add(id)
-        if entry.moves:
-            self.moving.add(id)
+        if (before := self.entries.get(id)) is not None:
+            self.index.drop(before)
         else:
-            self.moving.discard(id)
+            self.order[id] = self._next
+            self._next += 1
+        self.entries[id] = entry
+        self.index.put(entry)
+        self.changed_entries.add(id)
 
     def admit(self, cluster: ClusterId, now: float) -> None:
         """Record that a virtual cluster has its places."""
@@ -188,8 +264,11 @@ class ClusterState:
     def remove(self, cluster: ClusterId) -> Entry | None:
         """Remove an entry and return it; None if there is none."""
         self.changed_entries.add(cluster)
-        self.moving.discard(cluster)
-        return self.entries.pop(cluster, None)
+        entry = self.entries.pop(cluster, None)
+        if entry is not None:
+            del self.order[cluster]
+            self.index.drop(entry)
+        return entry
 
     def answer(self, key: str, ended: tuple[str, ...]) -> None:
         """Remember an answer; forget the oldest beyond `ANSWERS`."""

@@ -389,9 +389,12 @@ class Ledger:
         self._release(each.parent, each.resources)
 
     def _take(self, place: PlaceId, wanted: Resources) -> None:
-        if not (self.taken.get(place, Resources()) + wanted).fits(self.total(place)):
+        if not wanted:
+            return  # work may hold no resources
+        taken = self.taken.get(place, Resources()) + wanted
+        if not taken.fits(self.total(place)):
             raise LedgerError(f"{place} has {self.free(place)}, wanted {wanted}")
-        self._count(place, wanted)
+        self.taken[place] = taken
 
     def _count(self, place: PlaceId, taken: Resources) -> None:
         if taken:  # work may hold no resources

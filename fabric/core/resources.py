@@ -57,7 +57,8 @@ class Resources:
         total = dict(self.units)
         for name, amount in other.units:
             total[name] = total.get(name, 0) + amount
-        return self._from_units(total)
+        known = len(total) == len(self.units)  # then they are sorted, and none is zero
+        return Resources(tuple(total.items())) if known else self._from_units(total)
 
     def __sub__(self, other: Resources) -> Resources:
         """Subtract `other`. ValueError if it does not fit."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -238,8 +239,9 @@ class Reconciler:
         self._see_machines(seen)
         self._see_groups(seen, skip)
         self._see_jobs(seen, before)
-        for entry in list(self.state.entries.values()):
-            if entry.process in over and entry.request.id in self.state.entries:
+        ended = (self.state.index.of_process.get(process, ()) for process in over)
+        for entry in self.state.in_order(itertools.chain.from_iterable(ended)):
+            if entry.request.id in self.state.entries:
                 self.admission.end(entry.request.id, "the process that asked for it ended")
         self._see_others(seen)
         self.admission.refill()
@@ -264,7 +266,7 @@ class Reconciler:
 
     async def _over(self) -> frozenset[ProcessId]:
         """The processes that have ended, among those that requested clusters or are silent."""
-        asking = {each.process for each in self.state.entries.values() if each.process is not None}
+        asking = self.state.index.of_process.keys()
         silent = self.router.silent()
         over = await self._ray.over({*asking, *silent}) if asking or silent else frozenset()
         for process in silent - over:
@@ -323,8 +325,10 @@ class Reconciler:
 
     def _see_jobs(self, seen: Observed, before: Mapping[ClusterId, Entry]) -> None:
         """End what belongs to ended jobs; entries that are not in `before` may be too new."""
-        for id, entry in before.items():
-            now = self.state.entries.get(id)
+        index = self.state.index.of_job
+        some = set[ClusterId]().union(*(index[job] for job in index.keys() - seen.jobs))
+        for id in [each.request.id for each in self.state.in_order(some & before.keys())]:
+            now, entry = self.state.entries.get(id), before[id]
             if now is None:
                 continue
             if entry.owner is not None and entry.owner not in seen.jobs:

@@ -77,13 +77,11 @@ class Request:
 
     def group_of(self, number: int) -> int:
         """The position of a node's group."""
-        if number >= self.minimum:
-            return (number - self.minimum) % len(self.groups)
         for at, group in enumerate(self.groups):
             if number < len(group.bundles):
                 return at
             number -= len(group.bundles)
-        raise AssertionError("the numbers below the minimum are those of nodes")
+        return number % len(self.groups)
 
     def bundle(self, number: int) -> Bundle:
         """What a node asks for."""

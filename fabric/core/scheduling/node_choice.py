@@ -159,10 +159,16 @@ class Machines:
             devices = whole_devices(fleet, self._snapshot.scale) if each_gpu else None
             least = tuple(part.least for part in gang.parts)
             first = least if any(least) else tuple(int(i == 0) for i in range(len(least)))
-            found = self.choose(
-                pool, gang, first, (), free=fleet.capacity, devices=devices, strategy=_binpack
-            )
-            known = self._could_run[key] = not isinstance(found, NoPlaces)
+            if sum(first) == 1:
+                part = gang.parts[first.index(1)]
+                rows = self.suitable(pool, part)
+                known = bool(self.counts(rows, part.request, fleet.capacity, devices).any())
+            else:
+                found = self.choose(
+                    pool, gang, first, (), free=fleet.capacity, devices=devices, strategy=_binpack
+                )
+                known = not isinstance(found, NoPlaces)
+            self._could_run[key] = known
         return known
 
     def kind(self, request: Amounts) -> int:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ..cluster_state import ClusterState
 from ..places.admission import QueuedAt
-from ..records import ROOT, ClusterId
+from ..records import ClusterId
 from .records import Pending, Reason, Rule, WorkloadId
 
 
@@ -28,11 +28,16 @@ class WaitingLine:
         self._state = state
         self._waits = waits
         self._told = told or {}
+        self._places: dict[str, dict[ClusterId, int]] = {}
+        """By project."""
 
     def get(self, id: ClusterId) -> QueuedAt | None:
         """Its place and the reason; None if it does not wait, or has asked after the plan."""
-        entry, place = self._state.entries.get(id), self._places.get(id)
-        if entry is None or place is None or not entry.waiting:
+        entry = self._state.entries.get(id)
+        if entry is None or not entry.waiting:
+            return None
+        place = self._places_in(entry.request.project).get(id)
+        if place is None:
             return None
         if entry.promised:
             return QueuedAt(entry.request, place, waits_for(self._state, id))
@@ -49,24 +54,20 @@ class WaitingLine:
     def _reasons(self) -> dict[WorkloadId, Reason]:
         return {id: wait.reason for wait in self._waits for id in wait.workloads}
 
-    @cached_property
-    def _places(self) -> dict[ClusterId, int]:
-        """By priority, then by age, among those of the same project."""
-        entries = self._state.entries.values()
-        waiting = [e.request for e in entries if e.waiting and e.request.parent == ROOT]
-        waiting.sort(key=lambda each: -each.priority)
-        found, places = dict[ClusterId, int](), dict[str, int]()
-        for request in waiting:
-            places[request.project] = places.get(request.project, 0) + 1
-            found[request.id] = places[request.project]
-        return found
+    def _places_in(self, project: str) -> dict[ClusterId, int]:
+        """The places of those of a project, by priority, then by age."""
+        if project not in self._places:
+            line = self._state.in_order(self._state.index.in_line.get(project, ()))
+            line.sort(key=lambda each: -each.request.priority)
+            self._places[project] = {e.request.id: place for place, e in enumerate(line, 1)}
+        return self._places[project]
 
 
 def waits_for(state: ClusterState, claimant: ClusterId) -> str:
     """Whom a claimant waits for."""
     victims = [
         each.request.id if notice.node is None else notice.node
-        for each in state.entries.values()
+        for each in state.in_order(state.index.moving)
         for notice in each.notices
         if notice.claimant == claimant
     ]

@@ -182,11 +182,7 @@ class AdmissionController:
             if id in entries and entries[id].waiting
         }
         resting.update(id for id in statuses.troubled if not self._bundler.all_there(id))
-        waiting = [
-            each
-            for each in self.state.waiting
-            if each.parent != ROOT and each.parent not in resting
-        ]
+        waiting = [each for each in self.state.waiting_inside if each.parent not in resting]
         self._nested = ()
         if not waiting:
             return
@@ -313,7 +309,7 @@ class AdmissionController:
         self._free_places(below)
         for each in below[:-1]:
             self._end_entry(each, f"{id}, which it is in, lost its places")
-        self._end_waiting_inside({*below}, "lost its places")
+        self._end_waiting_inside(below, "lost its places")
         entry = self.state.entries[id]
         self.state.add(entry.in_line_again(self._clock()))
 
@@ -326,16 +322,13 @@ class AdmissionController:
         for each in ended[:-1]:
             self._end_entry(each, f"{id}, which it is in, ended")
         self._end_entry(id, why, on_record=on_record)
-        self._end_waiting_inside({*ended}, "ended")
+        self._end_waiting_inside(ended, "ended")
         return ended
 
-    def _end_waiting_inside(self, over: set[ClusterId], why: str) -> None:
-        """End the requests inside clusters that lost their places; parents come before children."""
-        for entry in list(self.state.entries.values()):
-            parent, id = entry.request.parent, entry.request.id
-            if parent in over and id in self.state.entries:
-                over.add(id)
-                self._end_entry(id, f"{parent}, which it is in, {why}")
+    def _end_waiting_inside(self, over: Iterable[ClusterId], why: str) -> None:
+        """End the requests inside clusters that lost their places."""
+        for entry in self.state.all_inside(over):
+            self._end_entry(entry.request.id, f"{entry.request.parent}, which it is in, {why}")
 
     def _end_entry(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
         entry = self.state.remove(id)

@@ -8,7 +8,7 @@ from ...core.cluster_state import ClusterState
 from ...core.ledger import Ledger
 from ...core.places.nomination import DoesNotFit, never
 from ...core.places.request import Request
-from ...core.records import DEFAULT, ROOT, BundleGroup, Machine
+from ...core.records import DEFAULT, ROOT, BundleGroup, Machine, MachineId
 from ...core.resources import Resources
 from ...errors import NameTaken, NeverFits
 from ..routing.router import check_placed
@@ -27,7 +27,7 @@ class RequestChecks:
         self._settings = settings
         self._known: dict[tuple[tuple[BundleGroup, ...], Resources], DoesNotFit | None] = {}
         """What is known of requests of a shape, on the machines of the last one."""
-        self._asked_on: list[Machine] = []
+        self._asked_on: dict[MachineId, Machine] = {}
 
     def check(self, request: Request, user: str | None) -> None:
         """Refuse what is not admitted, now or ever; without a user any user may ask.
@@ -57,13 +57,16 @@ class RequestChecks:
             return never(self._state.ledger, request)
         if self._settings.machines_come:
             return None
-        machines = self._book.in_pool(request.pool, self._state.ledger.machines.values())
+        there = self._book.in_pool(request.pool, self._state.ledger.machines.values())
+        machines = {each.id: each for each in there}
         if machines != self._asked_on:
+            more = self._asked_on.items() <= machines.items()  # what fitted before still does
+            known = self._known.items() if more else ()
+            self._known = {shape: why for shape, why in known if why is None}
             self._asked_on = machines
-            self._known.clear()
         shape = request.groups, request.least
         if shape not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[shape] = never(Ledger(machines), request)
+            self._known[shape] = never(Ledger(there), request)
         return self._known[shape]

@@ -30,7 +30,7 @@ class Unplaced:
     def gangs(self) -> tuple[UnplacedGang, ...]:
         """All gangs without places, those that have waited longest first."""
         state = self._state
-        found = [self._whole(entry) for entry in state.entries.values() if entry.waiting]
+        found = [*map(self._whole, state.in_order(state.index.waiting))]
         found += [lost for lost in map(self._lost, self._lacking()) if lost is not None]
         found += [
             UnplacedGang(
@@ -50,8 +50,8 @@ class Unplaced:
     def demand(self) -> tuple[Resources, ...]:
         """What they ask of machines that may join, but for what Ray asks of them itself."""
         found = list[Resources]()
-        for entry in self._state.entries.values():
-            if entry.waiting and self._machines_help(entry):
+        for entry in self._state.in_order(self._state.index.waiting):
+            if self._machines_help(entry):
                 found += amounts(entry.request.groups, entry.request.least)
         for entry in self._lacking():
             of = self._state.groups.of_cluster(entry.request.id)

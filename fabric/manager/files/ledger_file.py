@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import secrets
@@ -66,11 +65,8 @@ class LedgerFile:
     def __init__(self, path: Path | None) -> None:
         """Open or create the file; in memory without a path. FabricError if it is no ledger."""
         self._name = "a ledger in memory" if path is None else str(path)
-        self._asked: dict[ClusterId, int] = {}
-        """The position of each request in the order of requests."""
         self.closed = False
         """Whether the file was closed, by `close` or by a failed write."""
-        self._order = itertools.count()
         with self._explained():
             self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
         try:
@@ -96,8 +92,6 @@ class LedgerFile:
         if wrong := broken(ledger):
             raise FabricError(f"{self._name} does not add up: {wrong[0]}")
         order = sorted(tables["entries"].items(), key=lambda row: int(row[1]["asked"]))
-        self._asked = {ClusterId(id): int(row["asked"]) for id, row in order}
-        self._order = itertools.count(max(self._asked.values(), default=-1) + 1)
         state = ClusterState(
             ledger,
             [rows.entry(id, row) for id, row in order],
@@ -105,6 +99,7 @@ class LedgerFile:
             sorted(
                 (rows.work(*row) for row in tables["works"].items()), key=lambda work: work.number
             ),
+            order={ClusterId(id): int(row["asked"]) for id, row in order},
         )
         for key, ended in tables["answers"].items():
             state.answer(key, tuple(ended["ended"]))
@@ -114,12 +109,6 @@ class LedgerFile:
     def save(self, state: ClusterState, notes: Mapping[str, Any] | None = None) -> None:
         """Write what has changed in this same object since the last save, with the notes."""
         ledger, changes = state.ledger, state.ledger.changes()
-        entries = state.changed_entries.take()
-        for id in entries - state.entries.keys():
-            self._asked.pop(id, None)
-        for id in state.entries if entries else ():
-            if id not in self._asked:
-                self._asked[id] = next(self._order)
         with self._explained():
             self._file.execute("BEGIN IMMEDIATE")
             try:
@@ -128,7 +117,9 @@ class LedgerFile:
                 vnode_row = partial(rows.vnode_row, ledger)
                 self._write("vnodes", changes.vnodes, ledger.vnodes, vnode_row)
                 self._write("uses", changes.works, ledger.uses)
-                self._write("entries", entries, state.entries, partial(rows.entry_row, self._asked))
+                entry_row = partial(rows.entry_row, state.order)
+                entries = state.changed_entries.take()
+                self._write("entries", entries, state.entries, entry_row)
                 self._write("groups", state.groups.changed.take(), state.groups)
                 self._write("works", state.works.changed.take(), state.works)
                 answers = state.changed_answers.take()
@@ -190,8 +181,10 @@ class LedgerFile:
     ) -> None:
         gone = [(id,) for id in changed if id not in now]
         there = [(id, rows.text(row(now[id]))) for id in changed if id in now]
-        self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
-        self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
+        if gone:
+            self._file.executemany(f"DELETE FROM {table} WHERE id = ?", gone)
+        if there:
+            self._file.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", there)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -55,9 +55,9 @@ def vnode_row(ledger: Ledger, vnode: VNode) -> dict[str, Any]:
     return {**row(vnode), "loans": ledger.loans_of(vnode.id)}
 
 
-def entry_row(asked: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
+def entry_row(order: Mapping[ClusterId, int], entry: Entry) -> dict[str, Any]:
     """The row of an entry: the fields of entry and request, and the position in the order."""
-    return {"asked": asked[entry.request.id], **row(entry), **row(entry.request)}
+    return {"asked": order[entry.request.id], **row(entry), **row(entry.request)}
 
 
 def read(cls: Any, row: Mapping[str, Any], **given: Any) -> Any:

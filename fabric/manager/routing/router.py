@@ -423,7 +423,8 @@ class Reconstruction:
         }
         self._missed = {group: self._missed.get(group, now) for group in unknown}
         sure = [group for group, since in self._missed.items() if now >= since + SURE_S]
-        owners = [id for id, e in state.entries.items() if not (e.waiting or e.group)]
+        placed = state.entries.items() if sure else ()
+        owners = [id for id, e in placed if not (e.waiting or e.group)]
         of = {group: [id for id in owners if was_made_for(id, group)] for group in sure}
         return [(group, ids[0]) for group, ids in of.items() if ids]
 

@@ -332,6 +332,7 @@ def asks_for_share(request: Request) -> bool:
 
 
 def _fixed(ledger: Ledger, request: Request, number: int, machine: MachineId) -> VNode:
+    labels, own = ledger.machines[machine].labels, request.own_labels(number)
     return VNode(
         id=fixed_id(request.id, number),
         cluster=request.id,
@@ -339,7 +340,7 @@ def _fixed(ledger: Ledger, request: Request, number: int, machine: MachineId) ->
         machine=machine,
         kind=VNodeKind.FIXED,
         resources=request.bundle(number).resources,
-        labels={**ledger.machines[machine].labels, **request.own_labels(number)},
+        labels={**labels, **own} if own else labels,
     )
 
 

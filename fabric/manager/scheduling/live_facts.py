@@ -16,7 +16,7 @@ from dataclasses import replace
 from ...core.cluster_state import ClusterState, Entry
 from ...core.places.gpus import free_gpus
 from ...core.places.placement import GPU
-from ...core.records import DEFAULT, ROOT, ClusterId, MachineId, VNode, VNodeId
+from ...core.records import DEFAULT, ROOT, ClusterId, Machine, MachineId, VNode, VNodeId
 from ...core.resources import UNIT, Resources
 from ...core.scheduling.fairshare import capacity_by_pool
 from ...core.scheduling.records import Decision, MachineIndex, Settings, Workload, WorkloadId
@@ -46,9 +46,8 @@ class LiveFacts:
         self._changed: set[ClusterId] | None = None
         """The virtual clusters to look at again; None: all there is."""
         self._machines_changed = False
-        self._ages: dict[ClusterId, tuple[float, int]] = {}
-        """When each was asked for, and its number in the order of the requests."""
-        self._numbers = itertools.count(1)
+        self._known: dict[MachineId, Machine] = {}
+        """The machines as they were at the last refresh."""
         self._facts: Facts
         self._scale: Scale
         self._table: QueueTable
@@ -94,7 +93,7 @@ class LiveFacts:
     def look(self) -> bool:
         """Note what has changed since the state was last saved; whether anything has."""
         pending, entries = self._state.ledger.pending, self._state.changed_entries
-        if pending.machines:
+        if pending.machines and self._state.ledger.machines != self._known:
             self._machines_changed = True
         if self._changed is not None:
             self._changed |= entries
@@ -142,9 +141,7 @@ class LiveFacts:
             self.asked.pop(id, None)
             entry = entries.get(id)
             if entry is None:
-                self._ages.pop(id, None)
                 continue
-            self._age(entry)
             if self._counts(entry, resting):
                 self._add(entry, expected.get(id, ()), stale_since.get(id, now))
         if (spans := self.spans()) is not None:
@@ -229,7 +226,7 @@ class LiveFacts:
             gang=asked.gang,
             priority=priority,
             preemptible=preemptible,
-            submit_order=self._age(entry) - PRIORITIES * request.priority,
+            submit_order=self._state.order[request.id] - PRIORITIES * request.priority,
             surplus_yields=request.elastic and not self.queues.file.stops,
         )
 
@@ -238,13 +235,6 @@ class LiveFacts:
         Ray places it where the plan says."""
         known = not self._shares and entry.group is None
         return known and not (entry.moves or entry.waiting or entry.request.id in self._parents)
-
-    def _age(self, entry: Entry) -> int:
-        """The number of a request in the order of all."""
-        known = self._ages.get(entry.request.id)
-        if known is None or known[0] != entry.asked_at:
-            known = self._ages[entry.request.id] = entry.asked_at, next(self._numbers)
-        return known[1]
 
     def _in_use(
         self, stuck: Container[VNodeId]
@@ -287,7 +277,8 @@ class LiveFacts:
 
     def _set_machines(self, outside: dict[MachineId, Resources]) -> list[ClusterId]:
         """Machines have come, gone or changed; which virtual clusters to look at again."""
-        machines = tuple(sorted(self._state.ledger.machines))
+        self._known = dict(self._state.ledger.machines)
+        machines = tuple(sorted(self._known))
         lost = self._facts.set_machines(self._specs(machines, outside))
         self.machines, self._outside = machines, outside
         before = {number: id for id, number in self._index.items()}
@@ -298,7 +289,7 @@ class LiveFacts:
                 if asked.members:
                     self.asked[id] = asked.moved(moved)
         # What is promised may be on a machine that was gone, and is back.
-        return [*map(ClusterId, lost), *self._state.moving]
+        return [*map(ClusterId, lost), *self._state.index.moving]
 
     def _specs(
         self, machines: Sequence[MachineId], outside: Mapping[MachineId, Resources]
@@ -323,7 +314,8 @@ class LiveFacts:
         self._shares = any(map(asks_for_share, requests))
         self._outside = outside
         self._resting = frozenset()
-        self.machines = tuple(sorted(ledger.machines))
+        self._known = dict(ledger.machines)
+        self.machines = tuple(sorted(self._known))
         self._index = {id: MachineIndex(i) for i, id in enumerate(self.machines)}
         self.asked = {}
         self._facts = Facts(

@@ -42,10 +42,10 @@ def overdue(
 
     `lacking` have lost some of their nodes; loans of `stuck` vnodes could not be returned.
     """
-    if not state.moving:
+    if not state.index.moving:
         return Overdue((), (), ())
     room = Rooms(state, stuck)
-    moving = [each for id, each in state.entries.items() if id in state.moving]
+    moving = state.in_order(state.index.moving)
     noticed = [(each.request.id, notice) for each in moving for notice in each.notices]
     noticed.sort(key=lambda each: each[1].node is None)
     in_vain = {each.claimant for _, each in noticed if _in_vain(each, state.ledger, now)}
@@ -72,8 +72,7 @@ def overdue(
 
 def promised(state: ClusterState) -> Iterator[Entry]:
     """The entries that are promised places, in the order of their requests."""
-    moving = (each for id, each in state.entries.items() if id in state.moving)
-    return (each for each in moving if each.promised) if state.moving else iter(())
+    return (each for each in state.in_order(state.index.moving) if each.promised)
 
 
 def without_room(state: ClusterState, vnodes: Collection[VNode]) -> set[MachineId]:
@@ -96,7 +95,8 @@ class Rooms:
         self._changed: dict[MachineId, Resources] = {}
         """What machines have free where that is not what they have now."""
         lent = {ledger.vnodes[loan.vnode].cluster for loan in ledger.loans()}
-        for entry in [state.entries[id] for id in {*state.moving, *lent} & state.entries.keys()]:
+        ids = {*state.index.moving, *lent} & state.entries.keys()
+        for entry in (state.entries[id] for id in ids):
             if entry.request.parent == ROOT:
                 self.leaves(freed(entry, ledger, stuck))
 
@@ -170,7 +170,7 @@ def idle_of(vnode: VNode, ledger: Ledger, stuck: Container[VNodeId]) -> Resource
 def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
     """The vnodes that leave, by the claimant that they leave for."""
     found: dict[ClusterId, list[VNode]] = {}
-    for entry in [state.entries[id] for id in state.moving]:
+    for entry in [state.entries[id] for id in state.index.moving]:
         held = state.ledger.of(entry.request.id) if entry.notices else ()
         for notice in entry.notices:
             if notice.claimant is not None:
@@ -183,10 +183,10 @@ def leaving_for(state: ClusterState) -> dict[ClusterId, list[VNode]]:
 
 
 def _by_machine(vnodes: Collection[VNode]) -> dict[MachineId, Resources]:
-    needs: dict[MachineId, Resources] = {}
+    needs: dict[MachineId, list[Resources]] = {}
     for vnode in vnodes:
-        needs[vnode.machine] = needs.get(vnode.machine, Resources()) + vnode.resources
-    return needs
+        needs.setdefault(vnode.machine, []).append(vnode.resources)
+    return {machine: Resources.total(each) for machine, each in needs.items()}
 
 
 def _holds(
@@ -218,7 +218,7 @@ def _blocked(
     What is free now is first for claimants without victims, then for those whose victims leave now.
     """
     movers: dict[ClusterId | None, list[VNode]] = {}
-    for entry in (state.entries[id] for id in state.moving):
+    for entry in (state.entries[id] for id in state.index.moving):
         if entry.leaves is not None and entry.relocates:
             movers.setdefault(entry.leaves.claimant, []).extend(entry.promised)
     found = dict[ClusterId | None, set[MachineId]]()

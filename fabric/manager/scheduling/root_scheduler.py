@@ -8,9 +8,10 @@ cluster state before anything happens, so a manager that dies forgets none of it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from ...core.cluster_state import ClusterState, Entry, Notice
@@ -224,15 +225,11 @@ class RootScheduler:
 
     # -- what is due --------------------------------------------------------------------------
 
-    def _at_root(self) -> Iterator[Entry]:
-        entries = list(self._state.entries.values())
-        return (each for each in entries if each.request.parent == ROOT)
-
     def _expire(self) -> None:
-        now = self._clock()
-        for entry in self._at_root():
-            deadline = entry.request.deadline
-            if entry.waiting and deadline is not None and deadline <= now and not entry.since:
+        now, index = self._clock(), self._state.index
+        for entry in self._state.in_order(index.due & index.waiting):
+            deadline, at_root = entry.request.deadline, entry.request.parent == ROOT
+            if at_root and deadline is not None and deadline <= now and not entry.since:
                 why = self._statuses.reason(entry.request.id)
                 self._places.end(entry.request.id, f"its deadline is over; {why}")
                 self.news = True
@@ -267,7 +264,7 @@ class RootScheduler:
             return
         self._unspared = False
         tried, state = set[ClusterId](), self._state
-        if not any(state.entries[id].notices for id in state.moving):
+        if not any(state.entries[id].notices for id in state.index.moving):
             return
         while (found := self._first_spared(tried)) is not None:
             entry, vnodes = found
@@ -344,21 +341,25 @@ class RootScheduler:
     def _has_work(self) -> bool:
         now, short = self._clock(), self._lacking()
         self.stale_since = {id: self.stale_since.get(id, now) for id in short}
-        return bool(short) or any(
-            (each.waiting and not each.promised) or self._may_grow(each) for each in self._at_root()
+        index, entries = self._state.index, self._state.entries
+        return (
+            bool(short)
+            or any(not entries[id].promised for id in chain(*index.in_line.values()))
+            or any(self._may_grow(entries[id]) for id in index.elastic)
         )
 
     def _may_grow(self, entry: Entry) -> bool:
         """Whether a virtual cluster may get more nodes than it has."""
         request = entry.request
-        if not request.elastic or entry.waiting or entry.notices:
+        if request.parent != ROOT or entry.waiting or entry.notices:
             return False
         held = (each.kind is VNodeKind.FIXED for each in self._state.ledger.of(request.id))
         return sum(held) < request.most
 
     def _let_in_who_needs_nothing(self) -> None:
-        for entry in self._at_root():
-            if entry.waiting and not entry.request.groups and not entry.request.needs:
+        index = self._state.index
+        for entry in self._state.in_order(index.empty & index.waiting):
+            if entry.request.parent == ROOT:
                 self._places.let_in(Admit(entry.request, (), ()))
 
     def would(self, queues: AppliedQueues) -> dict[str, Any]:
@@ -478,7 +479,7 @@ class RootScheduler:
 
     def _hand_over(self, before: ClusterId, claimant: ClusterId) -> None:
         """Let those who leave for one claimant leave for another one, which gets its places."""
-        for entry in list(self._state.entries.values()):
+        for entry in self._state.in_order(self._state.index.moving):
             mine = [each for each in entry.notices if each.claimant == before]
             for notice in mine:
                 entry = entry.given_anew(notice, replace(notice, claimant=claimant))

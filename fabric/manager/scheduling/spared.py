@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def first_spared(
     search = _Search(state, facts, snapshot, stuck)
     for each in claimants:
         id = each.request.id
-        movers = [state.entries[one] for one in state.moving if state.entries[one].relocates]
+        movers = [state.entries[one] for one in state.index.moving if state.entries[one].relocates]
         mine = [v for e in movers if e.leaves and e.leaves.claimant == id for v in e.promised]
         if found := search.places(each, victims.get(id, ()), mine):
             return each, found
@@ -63,8 +63,10 @@ class _Search:
         self._index = {id: row for row, id in enumerate(facts.machines)}
         self._machines = Machines(snapshot)
         idle = _idle_loans(state, stuck)
-        free = (self._ledger.free(id) + idle.get(id, Resources()) for id in facts.machines)
-        self._now = np.array([down(each, snapshot.scale) for each in free])
+        self._now = snapshot.free.copy()  # right but where virtual clusters come and go
+        for id in _machines_of(state, state.index.moving) & self._index.keys():
+            free = self._ledger.free(id) + idle.get(id, Resources())
+            self._now[self._index[id]] = down(free, snapshot.scale)
 
     def places(
         self, claimant: Entry, victims: Sequence[VNode], elsewhere: Sequence[VNode] = ()
@@ -100,6 +102,12 @@ class _Search:
         gpu = self._snapshot.scale.gpu
         placement = self._facts.settings.placement.get(pool) or PoolStrategies()
         return placement.gpu if gpu is not None and amounts[gpu] else placement.cpu
+
+
+def _machines_of(state: ClusterState, moving: Iterable[ClusterId]) -> set[MachineId]:
+    """The machines where these are, and those where they are promised places."""
+    entries = [state.entries[id] for id in moving]
+    return {v.machine for e in entries for v in (*state.ledger.of(e.request.id), *e.promised)}
 
 
 def _idle_loans(state: ClusterState, stuck: Container[VNodeId]) -> Mapping[MachineId, Resources]:

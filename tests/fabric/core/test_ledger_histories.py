@@ -216,7 +216,7 @@ class Histories(RuleBasedStateMachine):
         self.file.save(self.state)
         found = self.file.load()
         assert contents(found.ledger) == contents(self.ledger)
-        assert found.waiting == self.waiting
+        assert [each.request for each in found.in_order(found.index.waiting)] == self.waiting
         assert {g.id: g for g in found.groups} == {g.id: g for g in self.state.groups}
 
     def teardown(self) -> None:

@@ -194,6 +194,11 @@ class World:
             {g.id: g for g in groups},
         ) or (saved.ledger.vnodes, saved.ledger.machines) != (ledger.vnodes, ledger.machines):
             found.append("the file says something else")
+        anew = ClusterState(entries=self.cluster_state.entries.values())
+        if vars(self.cluster_state.index) != vars(anew.index):
+            found.append("the index of the entries says something else")
+        if saved.order != self.cluster_state.order:
+            found.append("the file has another order of the requests")
         return found
 
 

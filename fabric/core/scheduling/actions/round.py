@@ -210,13 +210,16 @@ class PlanRound:
         )
 
     def _lone_place(self, pool: str, workload: Workload, lacking: Sequence[int]) -> Placed | None:
-        """The place of one member that is bin-packed; None for other work, and without room."""
+        """The place of one member that is bin-packed; None for other work, and without room.
+
+        A policy says nothing about the only member of a gang.
+        """
         if sum(lacking) != 1:
             return None
         number = next(i for i, n in enumerate(lacking) if n)
         gang, trial = workload.gang, self.trial
         part, machines = gang.parts[number], self.machines_for(workload)
-        if gang.policies[part.group] is not None:
+        if gang.policies[part.group] is not None and workload.members:
             return None
         if trial.strategy(pool, part.request) is not Strategy.BINPACK:
             return None

@@ -78,14 +78,18 @@ def test_shares_do_not_cross_gpus() -> None:
 @given(
     gpus=st.lists(st.integers(1, 4), min_size=1, max_size=6),
     asked=st.sampled_from([0.3, 0.5, 1, 2]),
+    policy=st.sampled_from([None, *SchedulingPolicy]),
     changes=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.3, 1, 2])), max_size=12),
 )
 def test_a_ranking_that_is_kept_up_to_date_chooses_what_a_new_search_chooses(
-    gpus: list[int], asked: float, changes: list[tuple[int, float]]
+    gpus: list[int],
+    asked: float,
+    policy: SchedulingPolicy | None,
+    changes: list[tuple[int, float]],
 ) -> None:
     kept = facts(gpus, {"A": 1}, each_gpu=True)
     snapshot = kept.snapshot()
-    machines, seeks = Machines(snapshot), gang((asked, 1))
+    machines, seeks = Machines(snapshot), gang((asked, 1), policy=policy)
     changed: list[int] = []
     for number, (machine, amount) in enumerate(changes):
         free, devices = kept.snapshot().free, kept.snapshot().devices
@@ -99,3 +103,18 @@ def test_a_ranking_that_is_kept_up_to_date_chooses_what_a_new_search_chooses(
         if free[machine, 0] >= round(amount * GPU):
             kept.add(workload(f"w{number}", 0, gang((amount, 1)), on=[machine]))
             changed.append(machine)
+
+
+@given(
+    gpus=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    asked=st.sampled_from([0.3, 1, 2, 5]),
+    policy=st.sampled_from([None, *SchedulingPolicy]),
+)
+def test_a_lone_member_could_run_if_an_empty_machine_has_a_place(
+    gpus: list[int], asked: float, policy: SchedulingPolicy | None
+) -> None:
+    alone = gang((asked, 1), policy=policy)
+    machines = Machines(facts(gpus, {"A": 1}, each_gpu=True).snapshot())
+    assert machines.could_run("default", alone) == isinstance(
+        places(gpus, alone, shares=True), list
+    )

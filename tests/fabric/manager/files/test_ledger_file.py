@@ -82,7 +82,7 @@ def test_what_was_saved_is_there_for_the_next_process(tmp_path: Path) -> None:
         state.ledger.machines,
     )
     assert tuple(found.entries.values()) == ENTRIES
-    assert found.waiting == [TWO]
+    assert found.index.waiting == {"two"}
     assert list(found.groups) == list(state.groups)
     found.ledger.end(ClusterId("one"))
     found.remove(ClusterId("one"))
@@ -118,7 +118,8 @@ def test_who_comes_back_into_the_queue_stands_where_it_stood(tmp_path: Path) -> 
     file.save(state)
     state.add(replace(state.entries[ClusterId("one")], waiting=True))
     file.save(state)
-    assert LedgerFile(path).load().waiting == [ONE, TWO]
+    found = LedgerFile(path).load()
+    assert [each.request for each in found.in_order(found.index.waiting)] == [ONE, TWO]
 
 
 def test_who_asks_after_a_restart_stands_behind_those_of_before(tmp_path: Path) -> None:
