@@ -74,8 +74,13 @@ def dominant_share(
     most = 0.0
     for has, may, unit in zip(allocated, entitled, capacity_units, strict=True):
         if has and may < UNLIMITED:
-            most = max(most, has / may if may else has / unit * 1000)
+            most = max(most, _part(has, may, unit))
     return most
+
+
+def _part(has: int, may: int, unit: int) -> float:
+    """The part that a queue has of what it is entitled to; very much if that is nothing."""
+    return has / may if may else has / unit * 1000
 
 
 def queue_key(
@@ -87,15 +92,26 @@ def queue_key(
     units: Sequence[int],
 ) -> QueueKey:
     """The precedence of a queue whose best workload needs this; the smallest comes first."""
-    then = [has + more for has, more in zip(allocated, need, strict=True)]
+    over_share = over_quota = not_entitled = False
+    dominant_then = dominant_now = entitlements = 0.0
+    amounts = zip(allocated, need, share, queue.quota, entitled, units, strict=True)
+    for has, more, fair, quota, may, unit in amounts:  # one pass: after each start, all compare
+        then = has + more
+        over_share = over_share or has > fair
+        over_quota = over_quota or then > quota
+        entitlements += may / unit
+        if then and may < UNLIMITED:
+            not_entitled = not_entitled or not may
+            dominant_then = max(dominant_then, _part(then, may, unit))
+            dominant_now = max(dominant_now, _part(has, may, unit))
     return (
-        any(has > part for has, part in zip(allocated, share, strict=True)),
-        any(has > quota for has, quota in zip(then, queue.quota, strict=True)),
+        over_share,
+        over_quota,
         -queue.priority,
-        any(has and not may for has, may in zip(then, entitled, strict=True)),
-        dominant_share(then, entitled, units),
-        dominant_share(allocated, entitled, units),
-        float(sum(may / unit for may, unit in zip(entitled, units, strict=True))),
+        not_entitled,
+        dominant_then,
+        dominant_now,
+        entitlements,
         queue.created,
         queue.name,
     )
