@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..core.records import SchedulingPolicy
 from ..core.scheduling.fairshare import capacity_by_pool
@@ -103,6 +102,10 @@ class CaseFacts:
         gang = GangSpec(parts=parts, policies=tuple(map(_policy, policies_of(workload))))
         priority, preemptible = self._class(workload)
         order = workload.submit_order
+        running = workload.running or [
+            RunningMember(part=0, node=name) for name in workload.running_on
+        ]
+        waits_since_s = now if workload.waits_since_s is None else workload.waits_since_s
         found = Workload(
             id=WorkloadId(workload.id),
             queue=self._table.index(workload.project, workload.pool),
@@ -112,13 +115,10 @@ class CaseFacts:
             submit_order=self._order[workload.id] if order is None else order,
             surplus_yields=workload.surplus_yields,
             movable=workload.movable,
+            waits_since_s=None if running else waits_since_s,
         )
-        running = workload.running or [
-            RunningMember(part=0, node=name) for name in workload.running_on
-        ]
         if not running:
-            waits_since_s = now if workload.waits_since_s is None else workload.waits_since_s
-            return replace(found, waits_since_s=waits_since_s)
+            return found
         members = tuple(
             Member(each.part, self._machine[each.node], tuple(each.gpus)) for each in running
         )

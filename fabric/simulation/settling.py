@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,9 +48,9 @@ def settle_case(case: SettleCase, observe: Observer | None = None) -> dict[str, 
     for workload in case.workloads:
         if workload.leaves_s is None:
             facts.submit(workload, 0.0)
-    before = facts.facts.snapshot()
+    first = _running(facts)
     done = settle(facts, case, 0.0, observe)
-    return _answer(case, facts, before, done)
+    return _answer(case, facts, first, done)
 
 
 def replay_case(case: SettleCase) -> dict[str, Any]:
@@ -58,10 +58,8 @@ def replay_case(case: SettleCase) -> dict[str, Any]:
     played = replayed(case)
     done = Settlement(decisions=played.decisions, last=played.last)
     done.rounds = len({at for at, _ in played.decisions})
-    before = CaseFacts(case)
-    for workload in case.workloads:
-        before.submit(workload, 0.0)
-    answer = _answer(case, played.facts, before.facts.snapshot(), done, when="at_s")
+    first = {each.id: len(each.running or each.running_on) for each in case.workloads}
+    answer = _answer(case, played.facts, first, done, when="at_s")
     return {**answer, "replay": summary(case, played)}
 
 
@@ -82,9 +80,9 @@ def timeline_case(case: TimelineCase, observe: Observer | None = None) -> dict[s
                     facts.facts.machine_lost(event.node or "", step.at_s)
                 case "node_back":
                     facts.facts.machine_back(event.node or "")
-        before = facts.facts.snapshot()
+        first = _running(facts)
         done = settle(facts, case, step.at_s, observe)
-        steps.append({"at_s": step.at_s, **_answer(case, facts, before, done)})
+        steps.append({"at_s": step.at_s, **_answer(case, facts, first, done)})
     return {"steps": steps}
 
 
@@ -116,10 +114,11 @@ def settle(
 def _answer(
     case: SettleCase | TimelineCase,
     facts: CaseFacts,
-    before: SchedulingSnapshot,
+    first: Mapping[str, int],
     done: Settlement,
     when: str = "round",
 ) -> dict[str, Any]:
+    """The answer of the reference page; `first` is how many members of each ran at first."""
     names = facts.facts.fleet.names
     running: dict[str, int] = {}
     placement: dict[str, dict[str, int]] = {}
@@ -133,7 +132,7 @@ def _answer(
     answer = {
         "running": running,
         "placement": placement,
-        "disturbed": _disturbed(before, done),
+        "disturbed": _disturbed(first, done),
         "stopped": _stopped(case, done),
         "fairshare": projects,
         "rounds": done.rounds,
@@ -151,12 +150,16 @@ def _answer(
     return answer
 
 
-def _disturbed(before: SchedulingSnapshot, done: Settlement) -> list[str]:
+def _running(facts: CaseFacts) -> dict[str, int]:
+    return {id: len(each.members) for id, each in facts.facts.workloads.items()}
+
+
+def _disturbed(first: Mapping[str, int], done: Settlement) -> list[str]:
     """The workloads of which a member that ran at first was stopped or moved."""
-    first = {id: [True] * len(each.members) for id, each in before.workloads.items()}
+    members = {id: [True] * count for id, count in first.items()}
     found = set()
     for _, decision in done.decisions:
-        old = first[decision.workload]
+        old = members[decision.workload]
         match decision:
             case StartMembers():
                 old.extend([False] * len(decision.members))
@@ -164,7 +167,7 @@ def _disturbed(before: SchedulingSnapshot, done: Settlement) -> list[str]:
                 gone = set(decision.positions)
                 if any(old[at] for at in gone):
                     found.add(decision.workload)
-                first[decision.workload] = [x for at, x in enumerate(old) if at not in gone]
+                members[decision.workload] = [x for at, x in enumerate(old) if at not in gone]
             case MoveMember():
                 if old[decision.position]:
                     found.add(decision.workload)

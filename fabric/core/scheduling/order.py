@@ -32,8 +32,10 @@ def next_needs(kind: Kind) -> tuple[tuple[int, ...], ...]:
 
 def minimum_need(kind: Kind) -> tuple[int, ...] | None:
     """What the minimum lacks, as members of each part; None if it is complete."""
-    parts = kind.gang.parts
-    lacking = tuple(max(0, p.least - n) for p, n in zip(parts, kind.counts, strict=True))
+    parts, counts = kind.gang.parts, kind.counts
+    if len(parts) == 1:
+        return (parts[0].least - counts[0],) if counts[0] < parts[0].least else None
+    lacking = tuple(max(0, part.least - n) for part, n in zip(parts, counts, strict=True))
     return lacking if any(lacking) else None
 
 
@@ -49,7 +51,7 @@ def flexible_need(kind: Kind) -> tuple[int, ...] | None:
 
 
 def below_minimum(kind: Kind) -> bool:
-    return any(n < p.least for p, n in zip(kind.gang.parts, kind.counts, strict=True))
+    return minimum_need(kind) is not None
 
 
 def place_in_line(kind: Kind, line: Line) -> Place:
