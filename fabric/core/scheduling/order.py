@@ -192,7 +192,10 @@ class Contest:
         ours = [number for _, number in heads if self._kinds[number] == kind]
         if not ours:
             return ()
-        rest = sorted(line for number in ours for line in self._lines[number])
+        if len(ours) == 1:
+            rest = self._lines[ours[0]][::-1]
+        else:
+            rest = sorted(line for number in ours for line in self._lines[number])
         heads[:] = [head for head in heads if head[1] not in ours]
         heapify(heads)
         self.touch(kind.queue)
@@ -214,15 +217,14 @@ class Contest:
     def _first(self, parent: QueueIndex | None = None) -> QueueIndex | None:
         """The leaf with the next workload below a queue."""
         best: tuple[QueueKey, QueueIndex] | None = None
+        known = self._keys
         for index in self._children.get(parent, ()):
-            key = self._key(index)
+            key = known[index] if index in known else self._key(index)
             if key is not None and (best is None or key < best[0]):
                 best = key, index
         return None if best is None else self._best[best[1]]
 
     def _key(self, index: QueueIndex) -> QueueKey | None:
-        if index in self._keys:
-            return self._keys[index]
         queue = self._queues[index]
         leaf: QueueIndex | None = index
         if not queue.leaf:

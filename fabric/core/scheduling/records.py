@@ -326,6 +326,10 @@ class Reason:
     def __str__(self) -> str:
         return f"{self.rule}: {self.text}"
 
+    def also(self, why: str) -> Reason:
+        """The same rule with one more fact, if there is one."""
+        return Reason(self.rule, f"{self.text}; {why}") if why else self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartMembers:
