@@ -207,7 +207,8 @@ class ClusterState:
         """In the order of their requests."""
         self.order = dict(order or {id: number for number, id in enumerate(self.entries)})
         """The position of each request in the order of all."""
-        self._next = max(self.order.values(), default=-1) + 1
+        self.latest = max(self.order.values(), default=-1)
+        """The position of the last request."""
         self.index = EntryIndex()
         for entry in self.entries.values():
             self.index.put(entry)
@@ -251,8 +252,8 @@ class ClusterState:
         if (before := self.entries.get(id)) is not None:
             self.index.drop(before)
         else:
-            self.order[id] = self._next
-            self._next += 1
+            self.latest += 1
+            self.order[id] = self.latest
         self.entries[id] = entry
         self.index.put(entry)
         self.changed_entries.add(id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .actions.allocate import allocate
 from .actions.consolidate import consolidate
 from .actions.keeping import keep_machines_free
-from .actions.preempt import nothing_to_preempt, preempt
+from .actions.preempt import preempt
 from .actions.reclaim import reclaim, reclaim_flexible
 from .actions.round import PlanRound, attempt
 from .actions.stale_gangs import stop_stale_gangs
@@ -26,7 +26,7 @@ def plan(snapshot: SchedulingSnapshot, now: float, settings: Settings) -> Schedu
     if settings.consolidation:
         waiting = attempt(round, waiting, consolidate)
     waiting = attempt(round, waiting, reclaim)
-    waiting = attempt(round, waiting, preempt, hopeless=nothing_to_preempt)
+    waiting = attempt(round, waiting, preempt)
     if settings.surplus_claims:
         waiting = attempt(round, waiting, reclaim_flexible, flexible=True)
     stop_stale_gangs(round)

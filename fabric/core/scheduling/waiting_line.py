@@ -28,6 +28,8 @@ class WaitingLine:
         self._state = state
         self._waits = waits
         self._told = told or {}
+        self._latest = state.latest
+        """Who asks later has no place yet."""
         self._places: dict[str, dict[ClusterId, int]] = {}
         """By project."""
 
@@ -57,7 +59,9 @@ class WaitingLine:
     def _places_in(self, project: str) -> dict[ClusterId, int]:
         """The places of those of a project, by priority, then by age."""
         if project not in self._places:
-            line = self._state.in_order(self._state.index.in_line.get(project, ()))
+            state = self._state
+            line = state.in_order(state.index.in_line.get(project, ()))
+            line = [each for each in line if state.order[each.request.id] <= self._latest]
             line.sort(key=lambda each: -each.request.priority)
             self._places[project] = {e.request.id: place for place, e in enumerate(line, 1)}
         return self._places[project]

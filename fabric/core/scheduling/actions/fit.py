@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...records import SchedulingPolicy
-from ..node_choice import NoPlaces
+from ..node_choice import PLENTY, NoPlaces
 from ..records import Member
 from ..snapshot import Array
 from .round import Claim, PlanRound
@@ -81,7 +81,8 @@ class Fit:
             )
             return int(found[0])
         row = self._trial.free[machine]
-        return max(0, min(int(row[i]) // n for i, n in enumerate(self.request) if n))
+        fits = (int(row[i]) // n for i, n in enumerate(self.request) if n)
+        return max(0, min(fits, default=PLENTY))
 
     def holds(self) -> bool:
         """Whether the claimant could start now."""

@@ -9,52 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..records import Amounts, QueueIndex, Reason, Rule
-from ..snapshot import Kind
+from ..records import Amounts, QueueIndex, Reason, Rule, Workload
 from .round import Claim, PlanRound
 from .victims import Supply, Unit, make_room, units_of
-
-NOTHING = "nothing in its queue is less important"
 
 
 def preempt(round: PlanRound, claim: Claim) -> str | None:
     """Take places for a workload within its queue; None, or why that is not possible."""
     supply = _FromOwnQueue(round, claim)
-    return make_room(supply) if supply.units else NOTHING
-
-
-def nothing_to_preempt(round: PlanRound, kind: Kind) -> str | None:
-    """Why no workload of a kind may preempt in this round: what starts in it may not be stopped."""
-    return None if _less_important(round, kind.queue, kind.priority) else NOTHING
-
-
-def _less_important(round: PlanRound, queue: QueueIndex, priority: int) -> list[Unit]:
-    """What a queue has that gives way to this priority."""
-    key = ("may be preempted", priority)
-    return round.once(queue, key, lambda: _units_below(round, queue, priority))
-
-
-def _units_below(round: PlanRound, queue: QueueIndex, priority: int) -> list[Unit]:
-    new, least, now = round.new(queue), _min_runtime(round, queue), round.trial.now
-    workloads = [
-        each
-        for each in round.trial.running(queue)
-        if (each.preemptible or each.surplus_yields) and each.id not in new
-    ]
-    whole = frozenset(
-        each.id
-        for each in workloads
-        if each.preemptible
-        and each.priority < priority
-        and (each.started_s is None or now - each.started_s >= least)
-    )
-    return units_of(workloads, whole=whole)
-
-
-def _min_runtime(round: PlanRound, queue: QueueIndex) -> float:
-    queues = round.snapshot.queues
-    values = (queues[index].min_runtime_before_preempt_s for index in round.trial.paths[queue])
-    return next((value for value in values if value is not None), 0.0)
+    if not supply.units:
+        return "nothing in its queue is less important"
+    return make_room(supply)
 
 
 class _FromOwnQueue(Supply):
@@ -63,10 +28,34 @@ class _FromOwnQueue(Supply):
     def __init__(self, round: PlanRound, claim: Claim) -> None:
         super().__init__(round, claim)
         claimant = claim.workload
-        units = _less_important(round, claimant.queue, claimant.priority)
+        key = ("may be preempted", claimant.priority)
+        units = round.once(claimant.queue, key, lambda: self._units_of(claimant))
         units = [each for each in units if each.workload != claimant.id]
         if units:
             self.units[claimant.queue] = units
+
+    def _units_of(self, claimant: Workload) -> list[Unit]:
+        """What is less important than a workload of this priority."""
+        new, least, now = self.round.new(claimant.queue), self._min_runtime(), self.trial.now
+        workloads = [
+            each
+            for each in self.trial.running(claimant.queue)
+            if (each.preemptible or each.surplus_yields) and each.id not in new
+        ]
+        whole = frozenset(
+            each.id
+            for each in workloads
+            if each.preemptible
+            and each.priority < claimant.priority
+            and (each.started_s is None or now - each.started_s >= least)
+        )
+        return units_of(workloads, whole=whole)
+
+    def _min_runtime(self) -> float:
+        queues = self.round.snapshot.queues
+        path = self.trial.paths[self.claim.workload.queue]
+        values = (queues[index].min_runtime_before_preempt_s for index in path)
+        return next((value for value in values if value is not None), 0.0)
 
     def reason(self, queue: QueueIndex, unit: Unit, amounts: Amounts) -> Reason | None:
         victim = self.trial.workload(unit.workload)

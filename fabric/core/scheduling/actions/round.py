@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..admission_rules import refusal
@@ -244,18 +244,12 @@ Attempt = Callable[[PlanRound, Claim], str | None]
 
 
 def attempt(
-    round: PlanRound,
-    waiting: Iterable[Waiting],
-    action: Attempt,
-    *,
-    flexible: bool = False,
-    hopeless: Callable[[PlanRound, Kind], str | None] = lambda round, kind: None,
+    round: PlanRound, waiting: Iterable[Waiting], action: Attempt, *, flexible: bool = False
 ) -> list[Waiting]:
     """Try an action for all that wait below their minimum, or for `flexible` members above it, in
     order; return those that still wait.
 
-    If it fails for one of a kind, it fails for all of that kind in this round. `hopeless` says why
-    it must fail for a kind, whatever it does for others; such kinds are not compared.
+    If it fails for one of a kind, it fails for all of that kind in this round.
     """
     waiting = list(waiting)
     reasons = {each.kind: each.reason for each in waiting}
@@ -264,8 +258,6 @@ def attempt(
     for each in waiting:
         if asks(each.kind) is None or each.reason.rule in IN_VAIN:
             still.append(each)
-        elif (why := hopeless(round, each.kind)) is not None:
-            still.append(replace(each, reason=each.reason.also(why)))
         else:
             able.append((each.kind, each.lines))
     contest = round.contest(able)
