@@ -10,7 +10,19 @@ from ..pickle_names import reads_older, travels
 from .ledger import ChangedIds, Ledger
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
-from .records import ROOT, ClusterId, ProcessId, VNode, VNodeId
+from .records import (
+    DEFAULT,
+    ROOT,
+    ClusterId,
+    MachineId,
+    PlacedCluster,
+    ProcessId,
+    VNode,
+    VNodeId,
+    VNodeKind,
+    flexible_id,
+)
+from .resources import Resources
 from .routing.work import Work
 from .routing.work_table import WorkTable
 
@@ -222,6 +234,36 @@ class ClusterState:
         """The waiting requests for places inside others, in the order in which they were made."""
         inside = set[ClusterId]().union(*self.index.inside.values())
         return [entry.request for entry in self.in_order(inside & self.index.waiting)]
+
+    @property
+    def lendable(self) -> Ledger:
+        """The ledger in which all that is promised to claimants, and free by now, is taken: others
+        do not borrow it."""
+        promised: dict[MachineId, list[Resources]] = {}
+        for vnode in (v for id in self.index.moving for v in self.entries[id].promised):
+            promised.setdefault(vnode.machine, []).append(vnode.resources)
+        if not promised:
+            return self.ledger
+        ledger = self.ledger.copy()
+        if DEFAULT not in ledger.clusters:
+            ledger.begin(PlacedCluster(id=DEFAULT, parent=ROOT), ())
+        for machine in promised.keys() & ledger.machines.keys():
+            kept, id = Resources.total(promised[machine]), flexible_id(DEFAULT, machine)
+            if not (kept := kept & ledger.free(machine)):
+                continue
+            if id in ledger.vnodes:
+                ledger.grow(id, kept)
+                continue
+            vnode = VNode(
+                id=id,
+                cluster=DEFAULT,
+                parent=machine,
+                machine=machine,
+                kind=VNodeKind.FLEXIBLE,
+                resources=kept,
+            )
+            ledger.add(vnode)
+        return ledger
 
     def in_order(self, ids: Iterable[ClusterId]) -> list[Entry]:
         """These entries, in the order of their requests."""

@@ -187,7 +187,7 @@ class AdmissionController:
         if not waiting:
             return
         decisions = decide(
-            self._without_lost_nodes()[0],
+            self._without_lost_nodes(self.state.lendable)[0],
             waiting,
             self._clock(),
             self._settings.policy,
@@ -209,12 +209,14 @@ class AdmissionController:
 
         Ray may choose other machines; `_make_way` is for that.
         """
-        found = self._without_lost_nodes()[1]
+        found = self._without_lost_nodes(self.state.ledger)[1]
         return {id: nodes for id, nodes in found.items() if nodes[0].parent == nodes[0].machine}
 
-    def _without_lost_nodes(self) -> tuple[Ledger, dict[ClusterId, tuple[VNode, ...]]]:
-        """The ledger with places for lost nodes, and these."""
-        ledger, groups = self.state.ledger, self.state.groups
+    def _without_lost_nodes(
+        self, ledger: Ledger
+    ) -> tuple[Ledger, dict[ClusterId, tuple[VNode, ...]]]:
+        """A ledger with places for lost nodes, and these."""
+        groups = self.state.groups
         found: dict[ClusterId, tuple[VNode, ...]] = {}
         for id in self._statuses.troubled:
             entry = self.state.entries.get(id)

@@ -317,7 +317,7 @@ class Router:
                 if kind in refused:
                     continue
                 closed = state.closing(cluster)
-                found = apart(state.ledger, cluster, needed, work.selector, closed)
+                found = apart(state.lendable, cluster, needed, work.selector, closed)
                 if isinstance(found, AwaitGroup):
                     self._await(work.id, found)
                 if isinstance(found, AwaitGroup) or not self._set_apart(work, found):

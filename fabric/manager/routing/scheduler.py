@@ -37,7 +37,7 @@ class Scheduler:
         """Choose where work runs; `lasting` work, an actor, should get a bundle of its own."""
         state = self._state
         return choose(
-            state.ledger,
+            state.lendable,
             state.groups,
             state.works.load,
             self._times.waits(ask),

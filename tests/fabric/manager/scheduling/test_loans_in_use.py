@@ -87,6 +87,26 @@ class TestClaims:
         assert not leaving(world)
 
     @story
+    async def test_nobody_borrows_what_is_free_and_promised_to_a_claimant(
+        self, world: World
+    ) -> None:
+        await borrows(world)
+        await world.create(asks("train", nodes(3, 3), project="vision"))
+        await world.passes(1)
+        await world.create(asks("claims", nodes(4), project="speech"))
+        assert entry(world, "train").leaves is not None
+        (promised,) = entry(world, "claims").promised
+        submits(world, "loans", "late", 1, owner="p")
+        submits(world, "loans", "later", 1, owner="p")
+        ledger = world.cluster_state.ledger
+        where = [ledger.machine_of(w.vnode) for w in world.cluster_state.works if w.vnode]
+        assert where == [{"a": "b", "b": "a"}[promised.machine]], "one CPU of each machine is free"
+        await world.passes(GRACE_S + 2)
+        assert world.states() == {"loans": "active", "train": "waiting", "claims": "active"}
+        assert works(world) == ["late", "later"], "beside the claimant"
+        assert not world.wrong()
+
+    @story
     async def test_one_that_borrowed_all_it_has_goes_on_without(self, world: World) -> None:
         await borrows(world, 4, 4, file={**TWO_TEAMS, "projects": [quota("speech", 8)]}, project="")
         await world.create(asks("claims", nodes(4, 4), project="speech"))
