@@ -123,9 +123,9 @@ what was found, what is allowed, and the nearest that exists.
 **Past usage.** With a `usage_effect` above 0, a queue that has used more than its part of a pool
 lately gets a smaller part of what no quota uses, and one that has used less gets a larger part.
 Quotas are not touched. Projects whose work does not fit together so take turns, about one in each
-half-life; a minimum runtime keeps what has just started. The history begins when a file with a `usage_effect` is applied, outlives
-the manager, and is forgotten once a file without one is applied. `fedpilot queue list --json` has
-the part of the pool that each queue has used, as `used`.
+half-life; a minimum runtime keeps what has just started. The history begins when a file with a
+`usage_effect` is applied, outlives the manager, and is forgotten once a file without one is
+applied. `fedpilot queue list --json` has the part of the pool that each queue has used, as `used`.
 """
 
 CLI_HEAD = """\
