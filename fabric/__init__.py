@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import pickle_names as _pickle_names
+from .core import pickle_names as _pickle_names
 from .core.places.placement import most
 from .core.records import Bundle, ClusterId, Machine, MachineId, SchedulingPolicy, VNode, VNodeId
 from .core.resources import Resources

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
-from ..pickle_names import reads_older, travels
 from .ledger import ChangedIds, Ledger
+from .pickle_names import reads_older, travels
 from .places.groups import GroupId, PlacementGroupRecord, PlacementGroups
 from .places.request import Request
 from .records import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
-from ..pickle_names import reads_older
+from .pickle_names import reads_older
 from .resources import Resources
 from .selectors import Selector
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..core.pickle_names import travels
 from ..core.places.groups import GroupId, group_id
 from ..core.records import NODE_LABEL, ClusterId, WorkId
 from ..core.resources import Resources
@@ -16,7 +17,6 @@ from ..core.routing.work import alike
 from ..core.selectors import Condition, DoesNotExist, Exists, In, Selector, parse
 from ..errors import SpecError, TooLarge
 from ..manager.routing.messages import Ask, Placed
-from ..pickle_names import travels
 from ..ray.private_ray import captures, group_handle, own_group
 from .context import current_id, is_placement_group, own_bundle
 from .introspection import attainable_of

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.cluster_state import Entry, JobId
+from ..core.pickle_names import travels
 from ..core.places.groups import GroupId, group_id
 from ..core.places.request import Request
 from ..core.records import ClusterId, ProcessId, WorkId
 from ..errors import FabricError, NameTaken
-from ..pickle_names import travels
 from ..ray import private_ray
 from ..ray.control_plane.autoscaler import Autoscaler
 from ..ray.control_plane.manager_deaths import not_told

@@ -19,9 +19,9 @@ from operator import attrgetter
 
 from ..core.audit import Escape, escapes, jobs_in
 from ..core.cluster_state import Entry, JobId
-from ..core.heads import HeadRecord, gone_of, restorable
 from ..core.ledger import LedgerError
 from ..core.places.groups import CarriedBundle, GroupId, PlacementGroupRecord
+from ..core.ray_clusters.heads import HeadRecord, gone_of, restorable
 from ..core.records import (
     DEFAULT,
     ClusterId,

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.pickle_names import travels
 from ..errors import (
     CallUnavailable,
     FabricError,
@@ -31,7 +32,6 @@ from ..errors import (
     ManagerGone,
     ManagerUnreachable,
 )
-from ..pickle_names import travels
 from ..ray.machine_check import not_installed
 
 log = logging.getLogger(__name__)

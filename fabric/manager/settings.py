@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.pickle_names import reads_older, travels
 from ..core.places.request import QueuePolicy
-from ..pickle_names import reads_older, travels
 
 
 @travels

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.demand import unplaced
+from ..core.ray_clusters.demand import unplaced
 from ..core.scheduling.plan import plan
 from ..core.scheduling.records import (
     UNLIMITED,

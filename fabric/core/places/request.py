@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ...pickle_names import reads_older, travels
+from ..pickle_names import reads_older, travels
 from ..records import ROOT, Bundle, BundleGroup, ClusterId, PlacedCluster, VNodeId, number_of
 from ..resources import Resources
 

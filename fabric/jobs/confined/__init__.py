@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ...pickle_names import travels
+from ...core.pickle_names import travels
 
 HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
 """Names the function through which `ray.init` passes a runtime environment before connecting."""

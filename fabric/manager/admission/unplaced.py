@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...core.cluster_state import ClusterState, Entry
-from ...core.demand import MACHINES_HELP, GangKind, UnplacedGang, amounts
 from ...core.ledger import Ledger
 from ...core.places.borrowing import may_grow
 from ...core.places.nomination import lacking
 from ...core.places.request import Request
+from ...core.ray_clusters.demand import MACHINES_HELP, GangKind, UnplacedGang, amounts
 from ...core.records import ROOT, Bundle, BundleGroup, SchedulingPolicy
 from ...core.resources import Resources
 from ...core.selectors import Selector

@@ -20,7 +20,7 @@ from typing import Any
 from fedpilot.common.host.whole_files import replacing
 
 from ...core.cluster_state import Entry
-from ...core.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
+from ...core.ray_clusters.heads import HeadRecord, Remembered, gone_of, remembered, succeed, update
 from ...core.records import ClusterId
 
 FORMAT = 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...core.pickle_names import travels
 from ...core.places.groups import GroupId
 from ...core.records import ClusterId, ProcessId, WorkId
 from ...core.resources import Resources
 from ...core.selectors import Selector
-from ...pickle_names import travels
 
 
 @travels

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from ...core.demand import PublishedDemand, merged
+from ...core.ray_clusters.demand import PublishedDemand, merged
 from ...core.resources import Resources
 
 

@@ -32,6 +32,7 @@ from fedpilot.fabric import (
     VirtualCluster,
 )
 from fedpilot.fabric.core.cluster_state import Entry, JobId
+from fedpilot.fabric.core.pickle_names import NAMED
 from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.places.request import QueuePolicy
 from fedpilot.fabric.core.records import ClusterId, ProcessId, WorkId
@@ -41,7 +42,6 @@ from fedpilot.fabric.jobs.confined import HOOK_VARIABLE, hook
 from fedpilot.fabric.manager.actor import ManagerActor
 from fedpilot.fabric.manager.routing.messages import Ask, Placed
 from fedpilot.fabric.manager.rpc import Address
-from fedpilot.fabric.pickle_names import NAMED
 
 THEIRS = {
     name: base64.b64decode(text)

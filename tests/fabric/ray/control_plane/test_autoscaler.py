@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from fedpilot.fabric.core.demand import PublishedDemand, merged
+from fedpilot.fabric.core.ray_clusters.demand import PublishedDemand, merged
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.manager.files.ledger_file import LedgerFile
 from fedpilot.fabric.ray.control_plane.autoscaler import Autoscaler

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .cluster_state import Entry
-from .records import ROOT, ClusterId
+from ..cluster_state import Entry
+from ..records import ROOT, ClusterId
 
 TOLD_S = 86400.0
 """How long lost virtual clusters of jobs, which cannot be restored, are listed."""

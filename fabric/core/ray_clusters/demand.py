@@ -15,10 +15,10 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from .records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
-from .resources import Resources
-from .scheduling.records import Rule, SchedulingPlan, Workload
-from .scheduling.snapshot import SchedulingSnapshot
+from ..records import ROOT, Bundle, BundleGroup, ClusterId, SchedulingPolicy
+from ..resources import Resources
+from ..scheduling.records import Rule, SchedulingPlan, Workload
+from ..scheduling.snapshot import SchedulingSnapshot
 
 MACHINES_HELP = frozenset({Rule.NO_ROOM, Rule.KEPT, Rule.MAY_COME, Rule.NEVER})
 """The rules by which a gang waits that could start on more, or on larger, machines."""

@@ -11,7 +11,8 @@ import pytest
 
 from fedpilot.fabric import VirtualCluster
 from fedpilot.fabric.core.cluster_state import Entry, JobId
-from fedpilot.fabric.core.heads import (
+from fedpilot.fabric.core.places.groups import GroupId
+from fedpilot.fabric.core.ray_clusters.heads import (
     TOLD_S,
     HeadRecord,
     Remembered,
@@ -21,7 +22,6 @@ from fedpilot.fabric.core.heads import (
     succeed,
     update,
 )
-from fedpilot.fabric.core.places.groups import GroupId
 from fedpilot.fabric.core.records import ROOT, ClusterId
 from fedpilot.fabric.errors import NoSuchCluster
 from fedpilot.fabric.manager.files.head_file import HeadFile, began, file_of, read, write
