@@ -1,0 +1,115 @@
+"""What is declared of a Ray cluster, whatever provides its machines: a head and groups of workers.
+
+The names follow the RayCluster resource (`ray.io/v1`), which `fabric/spec/ray_cluster.py` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import NewType
+
+from ..resources import Resources
+
+RayClusterName = NewType("RayClusterName", str)
+GroupName = NewType("GroupName", str)
+MachineName = NewType("MachineName", str)
+"""The name of a machine of a declared Ray cluster; no later machine gets it again."""
+
+HEAD = GroupName("headgroup")
+"""The group of the head, as KubeRay labels it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTemplate:
+    """How a machine of a group starts; a change of it takes another machine."""
+
+    ray_version: str = ""
+    """Empty: the version that its provider has."""
+    parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of `ray start`, without the two dashes; those with amounts and labels are the fields below."""
+    resources: Resources = field(default_factory=Resources)
+    """What it offers; CPU and GPU that are not given are those of its host."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    pod: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """The pod template as it was declared, for Kubernetes alone."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal templates, in every process."""
+        fields = (
+            self.ray_version,
+            dict(self.parameters),
+            self.resources.to_ray(),
+            dict(self.labels),
+            dict(self.environment),
+            dict(self.pod),
+        )
+        return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineGroup:
+    """Machines that are alike: the head, or a group of workers."""
+
+    name: GroupName
+    replicas: int = 1
+    """How many are wanted, between `least` and `most`."""
+    least: int = 0
+    most: int = 1
+    template: MachineTemplate = field(default_factory=MachineTemplate)
+    hosts: tuple[str, ...] = ()
+    """Where they may run; empty: where the provider runs."""
+    leaving: tuple[MachineName, ...] = ()
+    """The machines that must leave (`scaleStrategy.workersToDelete`)."""
+    suspended: bool = False
+    """Whether it has no machines for now."""
+    idle_s: float = 60.0
+    """How long a machine must be idle before an autoscaler may take it."""
+    drain_s: float = 30.0
+    """How long the work on a machine has to leave before the machine does."""
+    cost: float = 1.0
+    """The price of a machine per hour, in any unit; an autoscaler prefers the cheaper group."""
+
+    @property
+    def wanted(self) -> int:
+        """How many machines it should have now."""
+        return 0 if self.suspended else max(self.least, min(self.replicas, self.most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultTolerance:
+    """Where Ray's control plane keeps its state, so that a new head goes on with it."""
+
+    redis_address: str = ""
+    """`host:port`, or a URL; empty: the provider starts one beside the head."""
+    username: str = ""
+    password_file: str = ""
+    namespace: str = ""
+    """Empty: the cluster's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredRayCluster:
+    """A Ray cluster as it should be."""
+
+    name: RayClusterName
+    provider: str = "local"
+    head: MachineGroup
+    workers: tuple[MachineGroup, ...] = ()
+    address: str = ""
+    """Of a Ray cluster that exists already (provider `existing`)."""
+    fault_tolerance: FaultTolerance | None = None
+    suspended: bool = False
+    in_tree_autoscaling: bool = False
+    """Whether Ray's own autoscaler decides how many workers there are."""
+    max_unavailable: int = 1
+    """How many workers of a group an upgrade may take away at a time."""
+
+    @property
+    def groups(self) -> tuple[MachineGroup, ...]:
+        """All groups, the head's first."""
+        return self.head, *self.workers
