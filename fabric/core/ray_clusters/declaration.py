@@ -29,7 +29,7 @@ class MachineTemplate:
     ray_version: str = ""
     """Empty: the version that its provider has."""
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of `ray start`, without the two dashes; those with amounts and labels are the fields below."""
+    """Of `ray start`, without dashes; amounts and labels are in the fields below."""
     resources: Resources = field(default_factory=Resources)
     """What it offers; CPU and GPU that are not given are those of its host."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
