@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import waiting_nets
@@ -17,8 +18,14 @@ def waiting_model(folder: Path, step_s: float) -> str:
 
 
 def calm_run(config: Path, run_id: str, *overrides: str, workers: int = 2) -> RunResult:
-    """What a config gives when nothing happens to its run: in this process, without Ray."""
+    """What a config gives when nothing happens to its run: in this process, without Ray.
+
+    It runs in the folder of the config, which may name files there.
+    """
     cluster = FakeCluster([fake_machine("a", CPU=workers)])
     own = [f"outputs.folder={config.parent / 'runs'}", f"resources.workers={workers}"]
-    with Federation(config, overrides=[*overrides, *own], cluster=cluster) as federation:
+    with (
+        chdir(config.parent),
+        Federation(config, overrides=[*overrides, *own], cluster=cluster) as federation,
+    ):
         return federation.run(run_id=run_id)
