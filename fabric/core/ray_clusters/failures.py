@@ -1,0 +1,101 @@
+"""When a group whose machines fail may try again: a backoff after each attempt, and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .declaration import GroupName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A machine that failed before it had been ready for long."""
+
+    group: GroupName
+    template: str
+    """The digest of its template: a changed one gets a new budget."""
+    started_s: float
+    at_s: float
+    joined: bool
+    """Whether Ray had accepted it. One that never joined is no crash of its group."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSettings:
+    """How patient the manager is with a group whose machines fail."""
+
+    stable_s: float = 60.0
+    """A machine that was ready for this long and dies is replaced, and does not count."""
+    window_s: float = 600.0
+    """Older failures do not count."""
+    first_s: float = 1.0
+    """The wait after the second failed attempt, which each further one doubles. The first failure
+    costs no time."""
+    longest_s: float = 60.0
+    crashes: int = 5
+    """After so many attempts whose machines died soon after they had joined, a group gives up."""
+    joins: int = 20
+    """After so many attempts whose machines did not join, a group gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """From when on a group may start machines."""
+
+    from_s: float
+    reason: str = ""
+    """Why it waits or has given up; empty if it may start now."""
+    given_up: bool = False
+
+
+def counting(
+    failures: Iterable[Failure], now: float, settings: FailureSettings
+) -> tuple[Failure, ...]:
+    """The failures that still count."""
+    return tuple(each for each in failures if now - each.at_s < settings.window_s)
+
+
+def patience(
+    failures: Iterable[Failure],
+    group: GroupName,
+    template: str,
+    now: float,
+    settings: FailureSettings,
+) -> Patience:
+    """When a group may start its next machine, given its failures that still count."""
+    attempts = _attempts(
+        each for each in failures if each.group == group and each.template == template
+    )
+    if not attempts:
+        return Patience(from_s=now)
+    last = attempts[-1][-1]
+    crashes = sum(any(each.joined for each in attempt) for attempt in attempts)
+    for many, most, what in (
+        (crashes, settings.crashes, "machines died soon after they had joined"),
+        (len(attempts) - crashes, settings.joins, "machines did not join"),
+    ):
+        if many >= most:
+            return Patience(
+                from_s=attempts[0][0].at_s + settings.window_s,
+                reason=f"its {what} {many} times within {settings.window_s:g} s; the last time: "
+                f"{last.reason}",
+                given_up=True,
+            )
+    wait_s = 0.0 if len(attempts) == 1 else settings.first_s * 2 ** (len(attempts) - 2)
+    until = last.at_s + min(wait_s, settings.longest_s)
+    if until <= now:
+        return Patience(from_s=now)
+    return Patience(from_s=until, reason=f"a machine failed, and it waits a moment: {last.reason}")
+
+
+def _attempts(failures: Iterable[Failure]) -> Sequence[Sequence[Failure]]:
+    """The failures by attempt: one cause may end all machines that run at its time."""
+    found: list[list[Failure]] = []
+    for each in sorted(failures, key=lambda each: (each.at_s, each.started_s)):
+        if found and each.started_s <= found[-1][0].at_s:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
