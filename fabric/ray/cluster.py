@@ -26,7 +26,15 @@ from .connection import address_of_this_machine, attached, claim, set_environmen
 from .control_plane.probe import auth_mode_of, probe
 from .failures import brief
 from .local_machine import niceness_of_workers
-from .start import NICENESS, QUIET, START_S, RayThread, TooSlow, niceness, quick_settings
+from .starting.embedded import (
+    NICENESS,
+    QUIET,
+    START_S,
+    RayThread,
+    TooSlow,
+    niceness,
+    quick_settings,
+)
 from .workers.serialization import as_actor
 from .workers.worker import RayGroup, is_taken
 

@@ -16,7 +16,7 @@ from ..errors import ClusterUnreachable, FabricError
 from . import home, private_ray
 from .control_plane.probe import answers
 from .failures import brief
-from .start import RayThread, TooSlow
+from .starting.embedded import RayThread, TooSlow
 
 LOOK_S = 5.0
 """How long the control plane may take to answer again after it did not accept this process."""

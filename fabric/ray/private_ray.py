@@ -347,7 +347,7 @@ def module(name: str) -> Any:
 
 
 def starting() -> tuple[Any, Any, Any, Any]:
-    """The modules that start a Ray (`start.KNOWN`): `node`, `services`, `worker`, `_raylet`."""
+    """The modules that start a Ray (`embedded.KNOWN`): `node`, `services`, `worker`, `_raylet`."""
     names = ("node", "services", "worker")
     node, services, worker = (module(f"ray._private.{name}") for name in names)
     return node, services, worker, module("ray._raylet")

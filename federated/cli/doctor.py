@@ -24,7 +24,7 @@ from packaging.specifiers import SpecifierSet
 
 from fedpilot.common.host.machine import Load, load
 from fedpilot.common.text.amounts import counted, in_bytes
-from fedpilot.fabric.ray.start import niceness
+from fedpilot.fabric.ray.starting.embedded import niceness
 
 if TYPE_CHECKING:
     from fedpilot.fabric.ray.machine_check import ClusterReport, MachineReport

@@ -33,7 +33,7 @@ from fedpilot.fabric import (
     VirtualClusterManager,
     WorkerLost,
 )
-from fedpilot.fabric.ray import start
+from fedpilot.fabric.ray.starting import embedded
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, free_port, ray_head
 
 pytestmark = pytest.mark.ray
@@ -235,7 +235,7 @@ def test_what_keeps_ray_from_starting_is_said_whenever_it_is_used() -> None:
 
 
 def test_a_ray_that_we_do_not_know_starts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "KNOWN", ("0.",))
+    monkeypatch.setattr(embedded, "KNOWN", ("0.",))
     with RayCluster.starting(1, 0, 2**27, processes=1, preload=["colorsys"]) as cluster:
         assert len(cluster.machines()) == 1
 

@@ -9,27 +9,27 @@ from importlib.metadata import version
 
 import pytest
 
-from fedpilot.fabric.ray import start
+from fedpilot.fabric.ray.starting import embedded
 
 SHOW = """
 import gc, sys
-import fedpilot.fabric.ray.preload
+import fedpilot.fabric.ray.starting.preload
 print(gc.isenabled(), "colorsys" in sys.modules)
 """
 
 
 def test_the_ray_that_is_tested_is_known() -> None:
-    assert version("ray").startswith(start.KNOWN)
-    assert start.is_known()
+    assert version("ray").startswith(embedded.KNOWN)
+    assert embedded.is_known()
 
 
 def test_a_ray_that_we_do_not_know_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "KNOWN", ("0.",))
-    assert start.quick_settings(["colorsys"]) == {}
+    monkeypatch.setattr(embedded, "KNOWN", ("0.",))
+    assert embedded.quick_settings(["colorsys"]) == {}
 
 
 def test_without_modules_nothing_is_preloaded() -> None:
-    assert start.quick_settings([]) == dict(start.QUICK)
+    assert embedded.quick_settings([]) == dict(embedded.QUICK)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_without_modules_nothing_is_preloaded() -> None:
 def test_preloading_leaves_errors_to_those_who_need_the_module(
     modules: list[str], found: bool
 ) -> None:
-    settings = start.quick_settings(modules)
+    settings = embedded.quick_settings(modules)
     done = subprocess.run(
         [sys.executable, "-c", SHOW],
         env={**os.environ, **settings},

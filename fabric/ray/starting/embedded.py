@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any
 
-from . import home, private_ray
+from .. import home, private_ray
 
 NAMESPACE = "fedpilot"
 START_S = 300.0
@@ -75,7 +75,7 @@ def quick_settings(preload: Sequence[str]) -> dict[str, str]:
     """A private Ray's environment, in which its processes import the `preload` modules first."""
     if not is_known():
         return {}
-    module = {"RAY_preload_python_modules": "fedpilot.fabric.ray.preload"}
+    module = {"RAY_preload_python_modules": "fedpilot.fabric.ray.starting.preload"}
     return {**QUICK, **module, PRELOAD: ",".join(preload)} if preload else dict(QUICK)
 
 
