@@ -125,7 +125,11 @@ class Machines:
             if at is None:
                 continue
             row = free[machine].tolist()
-            fits = all(has >= asked for has, asked in zip(row, part.request, strict=True) if asked)
+            fits = True
+            for has, asked in zip(row, part.request, strict=True):
+                if asked and has < asked:
+                    fits = False
+                    break
             if fits and devices is not None and needs_gpus:
                 fits = bool(self.counts(known.rows[at : at + 1], part.request, free, devices)[0])
             avoid = not needs_gpus and self._snapshot.fleet.has_gpus[machine]

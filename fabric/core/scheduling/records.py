@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple, NewType
@@ -24,7 +24,7 @@ UNLIMITED = 1 << 62
 """More than any amount: no limit, or a quota of everything."""
 
 
-def plus(a: Amounts, b: Amounts) -> Amounts:
+def plus(a: Sequence[int], b: Sequence[int]) -> Amounts:
     return tuple([x + y for x, y in zip(a, b, strict=True)])
 
 
@@ -134,9 +134,8 @@ class Member(NamedTuple):
     """The GPUs that it holds, by number, where the snapshot counts each GPU by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A gang in its queue, running or not."""
+class Workload(NamedTuple):
+    """A gang in its queue, running or not; a tuple, since a round makes many anew."""
 
     id: WorkloadId
     queue: QueueIndex
@@ -205,11 +204,15 @@ class Workload:
     def moved(self, position: int, target: Member) -> Workload:
         """This workload with a member elsewhere."""
         before, after = self.members[:position], self.members[position + 1 :]
-        return replace(self, members=(*before, target, *after))
+        return self._replace(members=(*before, target, *after))
 
     def _with(self, members: tuple[Member, ...], now: float) -> Workload:
-        counts = self._counts_of(members)
-        complete = all(n >= part.least for n, part in zip(counts, self.gang.parts, strict=True))
+        parts = self.gang.parts
+        if len(parts) == 1:
+            complete = len(members) >= parts[0].least
+        else:
+            counts = self._counts_of(members)
+            complete = all(n >= part.least for n, part in zip(counts, parts, strict=True))
         started_s = stale_since_s = waits_since_s = None
         if not (members and complete):
             waits_since_s = now if self.waits_since_s is None else self.waits_since_s
@@ -217,8 +220,7 @@ class Workload:
             started_s = now if self.started_s is None else self.started_s
         elif members:
             stale_since_s = now if self.stale_since_s is None else self.stale_since_s
-        return replace(
-            self,
+        return self._replace(
             members=members,
             started_s=started_s,
             stale_since_s=stale_since_s,

@@ -314,7 +314,7 @@ class Facts:
             for each in self.workloads.values():
                 if each.members:
                     members = tuple(m._replace(machine=places[m.machine]) for m in each.members)
-                    self.workloads[each.id] = replace(each, members=members)
+                    self.workloads[each.id] = each._replace(members=members)
         return tuple(lost)
 
     def add(self, workload: Workload) -> None:
@@ -322,7 +322,7 @@ class Facts:
         gang = self._gangs.setdefault(workload.gang, workload.gang)
         members = self._seated(gang, workload.members)
         if gang is not workload.gang or members is not workload.members:
-            workload = replace(workload, gang=gang, members=members)
+            workload = workload._replace(gang=gang, members=members)
         self._put(workload)
 
     def _seated(self, gang: GangSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:
@@ -425,8 +425,11 @@ class Facts:
 
 def kind_of(workload: Workload) -> Kind | None:
     """The kind under which a workload waits; None if it has all that it asks for."""
-    counts = workload.counts
-    if all(n >= part.most for n, part in zip(counts, workload.gang.parts, strict=True)):
+    counts, parts = workload.counts, workload.gang.parts
+    if len(parts) == 1:
+        if counts[0] >= parts[0].most:
+            return None
+    elif all(n >= part.most for n, part in zip(counts, parts, strict=True)):
         return None
     return Kind(workload.queue, workload.gang, workload.priority, workload.preemptible, counts)
 

@@ -206,11 +206,11 @@ class LiveFacts:
         if asked.members:
             found = found.started(asked.members, since)
             if found.stale_since_s is not None:
-                found = replace(found, stale_since_s=stale, waits_since_s=since)
+                found = found._replace(stale_since_s=stale, waits_since_s=since)
             if not self._may_move(entry) or found.stale_since_s is not None or expected:
-                found = replace(found, movable=False)
+                found = found._replace(movable=False)
         else:
-            found = replace(found, waits_since_s=since)
+            found = found._replace(waits_since_s=since)
         self._facts.add(found)
 
     def _workload(self, entry: Entry, asked: Asked) -> Workload:

@@ -22,6 +22,7 @@ from ..records import (
     Strategy,
     Workload,
     WorkloadId,
+    plus,
     within,
 )
 from ..snapshot import Kind, Line, SchedulingSnapshot, kind_of
@@ -229,9 +230,9 @@ class PlanRound:
     def start_reason(self, workload: Workload, need: Amounts, *, surplus: bool) -> Reason:
         """Under which rule a workload starts `need`, on what is free."""
         queue, index = self.snapshot.queues[workload.queue], workload.queue
-        then = tuple(a + b for a, b in zip(self.trial.allocated[index], need, strict=True))
         if surplus:
             return Reason(Rule.SURPLUS, "a member above its minimum, on free resources")
+        then = plus(self.trial.allocated[index], need)
         if within(then, queue.quota):
             return Reason(Rule.IN_QUOTA, f"{queue.name} stays within its quota")
         if within(then, self.shares[index]):
