@@ -23,6 +23,8 @@ from fedpilot.common.strict_yaml.wording import (
     type_in_words,
 )
 from fedpilot.fabric.spec.queues import QueuesSection
+from fedpilot.fabric.spec.ray_cluster.schema import RayClusterSection
+from fedpilot.fabric.spec.ray_cluster.start_parameters import PARAMETERS, Treatment
 from fedpilot.federated.config.schema import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import PolicyFile, SiteFile
 
@@ -128,6 +130,69 @@ half-life; a minimum runtime keeps what has just started. The history begins whe
 applied. `fedpilot queue list --json` has the part of the pool that each queue has used, as `used`.
 """
 
+RAY_CLUSTER = "ray-cluster.yaml"
+RAY_CLUSTER_HEAD = """\
+# The document RayCluster
+
+A YAML or JSON file that declares a Ray cluster: a head, and groups of workers. It has the names of
+KubeRay's resource (`ray.io/v1`), whatever provides the machines, and sections `fedpilot` for what
+KubeRay does not have.
+
+```yaml
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata:
+  name: team-a
+spec:
+  headGroupSpec:
+    rayStartParams: {num-cpus: "0", dashboard-host: 127.0.0.1}
+  workerGroupSpecs:
+    - groupName: small
+      replicas: 2
+      minReplicas: 1
+      maxReplicas: 4
+      rayStartParams: {num-cpus: "2"}
+    - groupName: large
+      maxReplicas: 1
+      resources: {CPU: "16", memory: 64Gi, GPU: "1"}
+      labels: {zone: a}
+      fedpilot: {cost: 8}
+  fedpilot:
+    provider: ssh
+    hosts: [a.example.org, b.example.org]
+    idleSeconds: 120
+```
+
+**Providers.** `local` starts the machines of a cluster on this computer, `ssh` on hosts over SSH,
+and `kuberay` gives the document to KubeRay, without the sections `fedpilot`. `existing` names a Ray
+cluster that runs already, by its `address`, and declares nothing else. fedpilot refuses a key that
+the provider cannot follow, and names it. A key that has no effect, such as a container's `image`
+outside Kubernetes, is a warning.
+
+**Amounts.** What a machine offers comes from `resources` of its group, or else from
+`rayStartParams`; a group may not have both. CPUs, GPUs and memory that neither names come from the
+`resources.limits` of the first container in the pod template (CPUs also from its `requests`), and
+last from the host itself. CPUs, GPUs and bytes are whole: a quantity such as `500m` is rounded up,
+as in KubeRay. Labels in Ray come from `labels` of the group, or else from `rayStartParams`; the
+labels of a pod are not among them.
+
+**Counts.** `replicas` is by default `minReplicas`, which is by default 0. A group without
+`maxReplicas` never grows beyond its `replicas`; only with `kuberay` it has KubeRay's default,
+2147483647.
+
+**Strictness.** Before anything starts, fedpilot refuses an unknown key outside pod templates, a
+value of another type, counts out of range and names that are given twice; the message has the line,
+what was found, what is allowed, and the nearest that exists. A file has at most 1 MiB.
+"""
+
+PARAMETERS_HEAD = """\
+## Parameters of `ray start`
+
+`rayStartParams` has parameters of `ray start` (Ray 2.60) without dashes in front; numbers become
+text. fedpilot keeps a machine's addresses, names and folders to itself. With `kuberay` all of them
+are handed on, except `labels`, which KubeRay takes from the group.
+"""
+
 CLI_HEAD = """\
 # The commands
 
@@ -141,6 +206,7 @@ def reference() -> dict[Path, str]:
         REFERENCE / "config.md": config_page(),
         REFERENCE / "site-files.md": site_files_page(),
         REFERENCE / "queue-file.md": queue_file_page(),
+        REFERENCE / "ray-cluster.md": ray_cluster_page(),
         REFERENCE / "cli.md": cli_page(),
     }
 
@@ -224,6 +290,24 @@ def queue_file_page() -> str:
     return "\n".join(parts)
 
 
+def ray_cluster_page() -> str:
+    """Every key of the document RayCluster, a table per section, and its parameters."""
+    keys = _keys_of_file(RAY_CLUSTER, RayClusterSection, "")
+    return "\n".join([RAY_CLUSTER_HEAD, "## Keys\n", *keys, PARAMETERS_HEAD, *_parameters()])
+
+
+def _parameters() -> Iterator[str]:
+    yield "| parameter | takes | what becomes of it |"
+    yield "|---|---|---|"
+    for name, each in PARAMETERS.items():
+        fate = str(each.treatment)
+        if each.treatment is Treatment.REFUSED:
+            fate = f"refused; instead: {each.instead}"
+        fate += "; for the head only" if each.of_heads else ""
+        yield f"| `{name}` | {each.kind} | {fate} |"
+    yield ""
+
+
 def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
     yield "| key | takes | default | meaning |"
     yield "|---|---|---|---|"
@@ -232,7 +316,7 @@ def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
         below, shown = _below(field, f"{path}{name}")
         takes = type_in_words(field.annotation, field.metadata)
         if below is not None:
-            anchor = f"{file}-{shown}".translate(_NOT_IN_ANCHORS)
+            anchor = f"{file}-{shown}".translate(_NOT_IN_ANCHORS).lower()
             what = "a list of sections" if shown.endswith("[]") else "a section"
             takes = f"{what}, [`{shown}`](#{anchor})"
             inner.append((below, shown))

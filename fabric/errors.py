@@ -13,6 +13,11 @@ FabricError
 ├── QueueInUse           a new file of queues lacks one in which something runs or waits
 ├── StaleRevision        another file of queues was applied meanwhile
 ├── NoSuchQueue          there is no project or department of that name
+├── NoSuchRayCluster     there is no declared Ray cluster of that name
+├── Conflict             a declaration was written meanwhile, or exists already
+├── Fenced               another process has taken over the role of this one
+├── StoreUnusable        the store of declared Ray clusters cannot be read or written
+├── ProviderFailed       a machine of a declared Ray cluster cannot be started or ended
 ├── NeverFits            a virtual cluster could never get its places
 ├── NotInTime            a virtual cluster did not get its places in time
 ├── Preempted            a virtual cluster left its places to others, and waits again
@@ -207,6 +212,87 @@ class NoSuchQueue(FabricError):
     def __str__(self) -> str:
         shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
         return f"there is no project or department {self.name!r}; there are: {shown}"
+
+
+class NoSuchRayCluster(FabricError):
+    """There is no declared Ray cluster of that name, or of that uid."""
+
+    exits_with = BAD_INPUT
+
+    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+        super().__init__(name, tuple(known))
+        self.name, self.known = name, tuple(known)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.known[:10]) + (", ..." if len(self.known) > 10 else "")
+        return f"there is no declared Ray cluster {self.name!r}; there are: {shown or 'none'}"
+
+
+class Conflict(FabricError):
+    """The declaration of a Ray cluster is not at the revision that its writer saw."""
+
+    exits_with = REFUSED
+
+    def __init__(
+        self, name: str, saw: int, found: int, by: str = "", deleted: bool = False
+    ) -> None:
+        """Revision 0: the Ray cluster is not declared."""
+        super().__init__(name, saw, found, by, deleted)
+        self.name, self.saw, self.found, self.by, self.deleted = name, saw, found, by, deleted
+
+    def __str__(self) -> str:
+        whose = f", written by {self.by}" if self.by else ""
+        if self.deleted:
+            return (
+                f"Ray cluster {self.name!r} is being deleted (revision {self.found}{whose}), and "
+                f"you saw revision {self.saw}: wait until it is gone, then declare it again"
+            )
+        if not self.found:
+            return (
+                f"Ray cluster {self.name!r} is not declared any more, and you saw revision "
+                f"{self.saw}: to declare it again, name revision 0"
+            )
+        if not self.saw:
+            return (
+                f"Ray cluster {self.name!r} is declared already, at revision {self.found}{whose}: "
+                "choose another name, or read it and change that revision"
+            )
+        return (
+            f"Ray cluster {self.name!r} is at revision {self.found}{whose}, and not at {self.saw}: "
+            "read it again, then apply your change with the new revision"
+        )
+
+
+class Fenced(FabricError):
+    """Another process has taken over the role of this one, which must not write any more."""
+
+    exits_with = REFUSED
+
+    def __init__(self, role: str, holder: str, fence: int, newest: int, by: str = "") -> None:
+        super().__init__(role, holder, fence, newest, by)
+        self.role, self.holder, self.fence = role, holder, fence
+        self.newest, self.by = newest, by
+
+    def __str__(self) -> str:
+        now = f"{self.by} has it" if self.by else "it was released"
+        return (
+            f"{self.holder} does not hold the lease {self.role!r} any more (fence {self.fence}): "
+            f"{now} (fence {self.newest}); acquire it again before the next write"
+        )
+
+
+class StoreUnusable(FabricError):
+    """The file of declared Ray clusters cannot be opened, read or written."""
+
+    says = "{path} cannot be used as the store of Ray clusters: {reason}"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+
+class ProviderFailed(FabricError):
+    """A provider could not start or end a machine of a declared Ray cluster."""
 
 
 class NeverFits(FabricError):

@@ -1,1 +1,1 @@
-"""What processes need of this computer: its size, its user, whole files, signals, exit codes."""
+"""What processes need of this computer: size, user, folders, files, processes, signals, exits."""

@@ -177,15 +177,17 @@ def nearest_key(root: SectionType, path: Path) -> str:
         if near := _close(name, candidates, cutoff):
             return " or ".join(key.path for key in near)
     for candidates in (here, everywhere):
-        short = [key for key in candidates if name in (*key.name.split("_"), _initials(key.name))]
+        spelled = [(key, _snake_case(key.name)) for key in candidates]
+        short = [key for key, each in spelled if name in (*each.split("_"), _initials(each))]
         if len(short) == 1:
             return short[0].path
     return ""
 
 
 def _close(name: str, keys: Sequence[Key], cutoff: float) -> list[Key]:
-    names = get_close_matches(name, sorted({key.name for key in keys}), n=1, cutoff=cutoff)
-    return [key for key in keys if key.name in names]
+    spelled = {_snake_case(key.name) for key in keys}
+    names = get_close_matches(name, sorted(spelled), n=1, cutoff=cutoff)
+    return [key for key in keys if _snake_case(key.name) in names]
 
 
 def _initials(name: str) -> str:

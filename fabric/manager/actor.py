@@ -17,6 +17,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from ..core.cluster_state import Entry, JobId
 from ..core.pickle_names import travels
 from ..core.places.groups import GroupId, group_id
 from ..core.places.request import Request
+from ..core.ray_clusters.declaration import LEDGER, MACHINES_COME
 from ..core.records import ClusterId, ProcessId, WorkId
 from ..errors import FabricError, NameTaken
 from ..ray import private_ray
 from ..ray.control_plane.autoscaler import Autoscaler
+from ..ray.control_plane.demand_feed import DemandFeed
 from ..ray.control_plane.manager_deaths import not_told
 from .files.head_file import HeadFile, file_of, state_folder
 from .files.ledger_file import LedgerFile, own
@@ -39,6 +42,8 @@ from .settings import KeeperSettings
 from .snapshot import Snapshot
 
 NAME, NAMESPACE = "virtual_cluster_manager", "fedpilot"
+FED = 1_000
+"""How many waiting virtual clusters an autoscaler is told of at most."""
 ASK_S = 1.0
 """The pause between two looks at the request to Ray's autoscaler."""
 RECORD_S = 5.0
@@ -63,7 +68,8 @@ class ManagerActor:
     def __init__(self, folder: str, settings: KeeperSettings) -> None:
         import ray
 
-        self._folder, self._settings = Path(folder), settings
+        self._folder = Path(folder)
+        self._settings = replace(settings, machines_come=True) if _grows() else settings
         self._begun: asyncio.Future[Reconciler] | None = None
         self._address: Address | None = None
         self._head: HeadFile | None = None
@@ -207,8 +213,8 @@ class ManagerActor:
 
         context = ray.get_runtime_context()
         job = JobId(context.get_job_id())
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "ledger.sqlite"
+        path = ledger_path(self._folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if self._lock is None:
             self._lock = await own(path)
         address, session = context.gcs_address, self._folder.parent.name
@@ -216,6 +222,7 @@ class ManagerActor:
         self._head = await HeadFile.open(record, session, time.time())
         file = LedgerFile(path)
         try:
+            new_head = file.follow(session)
             reconciler = Reconciler(
                 Gcs(address, job),
                 file,
@@ -224,6 +231,8 @@ class ManagerActor:
                 settings=self._settings,
             )
             await reconciler.start()
+            if new_head and self._head is not None:
+                reconciler.restore(self._head.record, (), "the new head")
         except BaseException:
             file.close()  # the next attempt opens it
             raise
@@ -231,15 +240,19 @@ class ManagerActor:
         asked = {name: each for name, each in methods.items() if not name.startswith("_")}
         calls = {**asked, **QueueCalls(reconciler).by_name}
         self._address = await Port(calls).open(context.worker.node_ip_address)
-        autoscaler = Autoscaler(private_ray.AutoscalerRequests(address), file)
-        self._turning = asyncio.create_task(self._turn(reconciler, autoscaler))
+        requests = private_ray.AutoscalerRequests(address)
+        autoscaler = Autoscaler(requests, file)
+        feed = DemandFeed(requests.put_value) if LEDGER in os.environ else None
+        self._turning = asyncio.create_task(self._turn(reconciler, autoscaler, feed))
         return reconciler
 
     async def _record(self, reconciler: Reconciler, wait_s: float = RECORD_S) -> None:
         if self._head is not None:
             await self._head.keep(reconciler.state.entries, time.time(), wait_s=wait_s)
 
-    async def _turn(self, reconciler: Reconciler, autoscaler: Autoscaler) -> None:
+    async def _turn(
+        self, reconciler: Reconciler, autoscaler: Autoscaler, feed: DemandFeed | None
+    ) -> None:
         asked, collected = 0.0, -COLLECT_S
         while True:
             await asyncio.sleep(self._settings.turn_s)
@@ -252,11 +265,23 @@ class ManagerActor:
                 if time.monotonic() > asked + ASK_S:
                     asked = time.monotonic()
                     await autoscaler.ask(reconciler.admission.unplaced.with_all_held())
+                    if feed is not None:
+                        await feed.publish(reconciler.admission.unplaced.gangs(FED))
             except Exception:
                 log.exception("a look at Ray failed; the next is in %s s", self._settings.turn_s)
             if reconciler.admission.lost:
                 log.error("the ledger's file cannot be written any more: starting again from it")
                 os._exit(1)
+
+
+def _grows() -> bool:
+    """Whether machines may come to this Ray cluster, as its declaration says."""
+    return MACHINES_COME in os.environ
+
+
+def ledger_path(folder: Path) -> Path:
+    """The ledger's file: in this folder of Ray's session, or where a declaration has it."""
+    return Path(os.environ.get(LEDGER) or folder) / "ledger.sqlite"
 
 
 def collect() -> None:

@@ -23,6 +23,7 @@ FLOOR, TRIED = "2.52.0", "2.60.0"
 """The oldest and the newest Ray on which the tests pass."""
 
 MANAGER, INSIDE, JOBS, STATE = "the manager", "work inside", "jobs", "the state of work"
+DECLARED = "declared Ray clusters"
 """The purposes of the private parts."""
 
 
@@ -148,6 +149,27 @@ NEEDS: Mapping[str, Sequence[PrivateName]] = {
         PrivateName("ray._raylet", "CoreWorker.resource_ids"),
     ),
     JOBS: (PrivateName("ray._private.worker", "get_dashboard_url"),),
+    DECLARED: (
+        PrivateName(f"{_GENERATED}.gcs_service_pb2_grpc", "NodeInfoGcsServiceStub"),
+        PrivateName(f"{_GENERATED}.gcs_service_pb2_grpc", "InternalKVGcsServiceStub"),
+        PrivateName(f"{_GENERATED}.gcs_service_pb2", "GetAllNodeInfoRequest", ("state_filter",)),
+        PrivateName(f"{_GENERATED}.gcs_service_pb2", "InternalKVGetRequest", ("key",)),
+        PrivateName(f"{_GENERATED}.gcs_service_pb2", "UnregisterNodeRequest", ("node_id",)),
+        PrivateName(f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_name", "is_head_node")),
+        PrivateName(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
+        PrivateName(f"{_GENERATED}.autoscaler_pb2", "GetClusterResourceStateRequest"),
+        PrivateName(
+            f"{_GENERATED}.autoscaler_pb2",
+            "NodeState",
+            ("node_id", "status", "idle_duration_ms", "available_resources"),
+        ),
+        PrivateName(f"{_GENERATED}.autoscaler_pb2", "GangResourceRequest", ("requests", "details")),
+        PrivateName(
+            f"{_GENERATED}.autoscaler_pb2",
+            "DrainNodeRequest",
+            ("node_id", "reason", "reason_message", "deadline_timestamp_ms"),
+        ),
+    ),
     STATE: (
         _CHANNEL,
         PrivateName("ray.dashboard.state_aggregator", "StateAPIManager"),
@@ -265,6 +287,11 @@ class AutoscalerRequests:
     @property
     def _second(self) -> bool:
         return bool(module("ray.autoscaler.v2.utils").is_autoscaler_v2())
+
+    @staticmethod
+    def put_value(key: bytes, value: bytes) -> None:
+        """Write a value of Ray's key-value store, which is read from outside without a driver."""
+        module("ray.experimental.internal_kv")._internal_kv_put(key, value, overwrite=True)
 
     @property
     def _kv(self) -> Any:

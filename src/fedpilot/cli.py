@@ -89,6 +89,11 @@ COMMANDS = {
         "Set quotas for projects; see who waits, and for whom work was stopped.",
         SHARE,
     ),
+    "raycluster": CommandEntry(
+        "fedpilot.fabric.cli.ray_clusters.group:raycluster",
+        "Declare Ray clusters, and have them started, healed, scaled and ended.",
+        SHARE,
+    ),
     "simulate": CommandEntry(
         "fedpilot.fabric.cli.simulate:simulate",
         "Decide scheduler cases from a file, without Ray.",

@@ -26,13 +26,18 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.errors import (
     CallUnavailable,
+    Conflict,
+    Fenced,
     ManagerUnreachable,
     NoSuchJob,
     NoSuchQueue,
+    NoSuchRayCluster,
     NotYours,
+    ProviderFailed,
     QueueInUse,
     QueueRefused,
     StaleRevision,
+    StoreUnusable,
     UnsupportedRay,
 )
 
@@ -48,6 +53,7 @@ ERRORS = [
     NameTaken("team"),
     NoSuchCluster("team", ("a", "b")),
     UnsupportedRay("2.50.1", "jobs", ["ray.gone"], "2.52.0", "2.60.0"),
+    ProviderFailed("processes of c-small-1 do not end: 7"),
     NotYours("vision", {"vision": "alice"}, "bob"),
     NoSuchJob("job-1"),
     NoSuchQueue("vison", ("vision", "speech")),
@@ -55,6 +61,10 @@ ERRORS = [
     QueueRefused("team", "there is no project 'visoin'"),
     QueueInUse({"project vision": ("team", "more")}),
     StaleRevision(1, 2, "ann"),
+    NoSuchRayCluster("team", ("a", "b")),
+    Conflict("team", 3, 7, "ann", deleted=True),
+    Fenced("manager", "host:12", 3, 4, "host:13"),
+    StoreUnusable("/state/declared.sqlite", "the disk is full"),
     NeverFits("team", "it needs 9 CPU", 0),
     NotInTime("team", 2.5, "its deadline is over"),
     Preempted("team", "vision-7", "reclaim-quota", "vision has less than its quota"),
@@ -73,6 +83,36 @@ def test_an_error_survives_pickling(error: FabricError) -> None:
 
 def test_every_error_is_covered_here() -> None:
     assert {type(error) for error in ERRORS} == set(FabricError.__subclasses__())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        pytest.param(
+            Conflict("team", 3, 7, "ann"),
+            "is at revision 7, written by ann, and not at 3: read it again",
+            id="who saw an older revision reads again",
+        ),
+        pytest.param(
+            Conflict("team", 0, 7, "ann"),
+            "is declared already, at revision 7, written by ann",
+            id="who declares a taken name learns its revision",
+        ),
+        pytest.param(
+            Conflict("team", 3, 0),
+            "is not declared any more, and you saw revision 3: to declare it again, name "
+            "revision 0",
+            id="who changes what is gone may declare it again",
+        ),
+        pytest.param(
+            Conflict("team", 3, 7, "ann", deleted=True),
+            "is being deleted (revision 7, written by ann), and you saw revision 3: wait",
+            id="who changes what is being deleted waits for its end",
+        ),
+    ],
+)
+def test_a_conflict_has_both_revisions_and_the_way_out(error: Conflict, told: str) -> None:
+    assert told in str(error)
 
 
 def test_an_infeasible_gang_says_what_was_wanted_why_not_and_how_much_there_is() -> None:

@@ -17,6 +17,7 @@ from fedpilot.common.strict_yaml.reading import read
 from fedpilot.common.strict_yaml.wording import all_keys
 from fedpilot.fabric import VirtualCluster
 from fedpilot.fabric.spec.queue_file import read_queue_file
+from fedpilot.fabric.spec.ray_cluster.reading import read_ray_cluster
 from fedpilot.federated import load_config
 from fedpilot.federated.config import RunConfig
 from fedpilot.mediator.agent.site_config.site_files import read_policy, read_site_file
@@ -116,6 +117,21 @@ def test_a_file_of_queues_is_right(text: str, tmp_path: Path) -> None:
     path = tmp_path / "queues.yaml"
     path.write_text(text)
     assert len(read_queue_file(path).projects) > 1
+
+
+def declared_ray_clusters() -> Iterator[object]:
+    """Every YAML block that declares a Ray cluster."""
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "yaml")):
+            if "headGroupSpec:" in text:
+                yield pytest.param(text, id=f"{page.stem}-{number}")
+
+
+@pytest.mark.parametrize("text", list(declared_ray_clusters()))
+def test_a_declared_ray_cluster_is_right(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "team-a.yaml"
+    path.write_text(text)
+    assert not read_ray_cluster(path).warnings
 
 
 FILES_OF_SITES = {"datasets:": read_site_file, "users:": read_policy}

@@ -1,6 +1,6 @@
 """What is declared of a Ray cluster, whatever provides its machines: a head and groups of workers.
 
-The names follow the RayCluster resource (`ray.io/v1`), which `fabric/spec/ray_cluster.py` reads.
+The names follow the RayCluster resource (`ray.io/v1`), which `fabric/spec/ray_cluster/` reads.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import sha256
 from typing import NewType
 
@@ -18,6 +19,11 @@ GroupName = NewType("GroupName", str)
 MachineName = NewType("MachineName", str)
 """The name of a machine of a declared Ray cluster; no later machine gets it again."""
 
+LEDGER = "FEDPILOT_LEDGER"
+"""The variable of a declared Ray cluster's machines with the folder of its ledger of virtual
+clusters, which outlives its heads."""
+MACHINES_COME = "FEDPILOT_MACHINES_COME"
+"""The variable of machines whose Ray cluster may get more than it has now."""
 HEAD = GroupName("headgroup")
 """The group of the head, as KubeRay labels it."""
 
@@ -31,11 +37,18 @@ class MachineTemplate:
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Of `ray start`, without dashes; amounts and labels are in the fields below."""
     resources: Resources = field(default_factory=Resources)
-    """What it offers; CPU and GPU that are not given are those of its host."""
+    """What it offers; CPU, GPU and memory that are not given are those of its host."""
+    zeros: tuple[str, ...] = ()
+    """Of CPU, GPU and memory those of which it offers nothing: `resources` has no amounts of 0."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     pod: Mapping[str, object] = field(default_factory=dict, hash=False)
     """The pod template as it was declared, for Kubernetes alone."""
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """What it offers by name, with the amounts of 0 that were declared."""
+        return {**self.resources.to_ray(), **dict.fromkeys(self.zeros, 0.0)}
 
     @property
     def digest(self) -> str:
@@ -43,7 +56,7 @@ class MachineTemplate:
         fields = (
             self.ray_version,
             dict(self.parameters),
-            self.resources.to_ray(),
+            self.amounts,
             dict(self.labels),
             dict(self.environment),
             dict(self.pod),
@@ -67,6 +80,8 @@ class MachineGroup:
     """The machines that must leave (`scaleStrategy.workersToDelete`)."""
     suspended: bool = False
     """Whether it has no machines for now."""
+    hosts_per_replica: int = 1
+    """Machines that come and leave together as one replica; more than 1 only in Kubernetes."""
     idle_s: float = 60.0
     """How long a machine must be idle before an autoscaler may take it."""
     drain_s: float = 30.0
@@ -78,6 +93,17 @@ class MachineGroup:
     def wanted(self) -> int:
         """How many machines it should have now."""
         return 0 if self.suspended else max(self.least, min(self.replicas, self.most))
+
+
+class UpgradeKind(StrEnum):
+    """What a change of a template does to machines that run."""
+
+    ROLLING = "Rolling"
+    """They are replaced, a few at a time."""
+    RECREATE = "Recreate"
+    """All leave, then new ones start."""
+    NONE = "None"
+    """They stay as they are; only later machines start by the new template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +134,12 @@ class DeclaredRayCluster:
     """Whether Ray's own autoscaler decides how many workers there are."""
     max_unavailable: int = 1
     """How many workers of a group an upgrade may take away at a time."""
+    upgrade: UpgradeKind = UpgradeKind.ROLLING
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a group may have more machines than it should have now."""
+        return any(each.wanted < each.most for each in self.workers)
 
     @property
     def groups(self) -> tuple[MachineGroup, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .declaration import GroupName
@@ -28,16 +28,17 @@ class FailureSettings:
 
     stable_s: float = 60.0
     """A machine that was ready for this long and dies is replaced, and does not count."""
-    window_s: float = 600.0
-    """Older failures do not count."""
+    forget_s: float = 600.0
+    """So long after its last failure a group starts as if it had never failed."""
     first_s: float = 1.0
     """The wait after the second failed attempt, which each further one doubles. The first failure
     costs no time."""
     longest_s: float = 60.0
     crashes: int = 5
-    """After so many attempts whose machines died soon after they had joined, a group gives up."""
-    joins: int = 20
-    """After so many attempts whose machines did not join, a group gives up."""
+    """After so many attempts in a row whose machines died soon after they had joined, a group gives
+    up."""
+    joins: int = 10
+    """After so many attempts in a row whose machines did not join, a group gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,26 @@ class Patience:
 
 
 def counting(
-    failures: Iterable[Failure], now: float, settings: FailureSettings
+    failures: Iterable[Failure],
+    useful_since_s: Mapping[GroupName, float],
+    now: float,
+    settings: FailureSettings,
 ) -> tuple[Failure, ...]:
-    """The failures that still count."""
-    return tuple(each for each in failures if now - each.at_s < settings.window_s)
+    """The failures that still count.
+
+    Those from before a machine of the group became ready and stayed so do not (`useful_since_s`),
+    nor does any once the last one is long ago.
+    """
+    every = list(failures)
+    last: dict[GroupName, float] = {}
+    for each in every:
+        last[each.group] = max(each.at_s, last.get(each.group, each.at_s))
+    return tuple(
+        each
+        for each in every
+        if now - last[each.group] < settings.forget_s
+        and each.at_s >= useful_since_s.get(each.group, each.at_s)
+    )
 
 
 def patience(
@@ -78,9 +95,8 @@ def patience(
     ):
         if many >= most:
             return Patience(
-                from_s=attempts[0][0].at_s + settings.window_s,
-                reason=f"its {what} {many} times within {settings.window_s:g} s; the last time: "
-                f"{last.reason}",
+                from_s=last.at_s + settings.forget_s,
+                reason=f"its {what} {many} times in a row; the last time: {last.reason}",
                 given_up=True,
             )
     wait_s = 0.0 if len(attempts) == 1 else settings.first_s * 2 ** (len(attempts) - 2)

@@ -16,7 +16,7 @@ from fedpilot.common.text.amounts import counted
 from .declaration import HEAD, DeclaredRayCluster, GroupName, MachineGroup, MachineName
 from .failures import Failure, FailureSettings, counting, patience
 from .machines import LIVE, MachineEvent, MachineRecord, MachineState, Sighting
-from .resizing import is_outdated, next_host, resize
+from .resizing import is_outdated, next_hosts, resize
 
 
 class RayClusterState(StrEnum):
@@ -107,7 +107,14 @@ class StopMachine:
     machine: MachineRecord
 
 
-LifecycleAction = StartMachine | DrainMachine | StopMachine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopStray:
+    """End what a provider has of a machine that is not remembered."""
+
+    name: MachineName
+
+
+LifecycleAction = StartMachine | DrainMachine | StopMachine | StopStray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +126,8 @@ class LifecycleTurn:
     actions: tuple[LifecycleAction, ...]
     reasons: Mapping[GroupName, str]
     """Why a group is not as declared."""
+    given_up: frozenset[GroupName]
+    """The groups that start no machines for now, since those keep failing."""
     wake_s: float | None
     """When time alone may change the decision; None: never."""
     finished: bool = False
@@ -163,11 +172,20 @@ class _Round:
         self.declared, self.memory, self.view = declared, memory, view
         self.now, self.settings = now, settings
         self.machines = {each.name: each for each in memory.machines}
-        self.failures = list(counting(memory.failures, now, settings.failures))
+        self.failures = list(counting(memory.failures, self._useful(), now, settings.failures))
         self.next_number = memory.next_number
         self.reasons: dict[GroupName, str] = {}
         self.wakes: list[float] = []
         self.given_up: set[GroupName] = set()
+
+    def _useful(self) -> dict[GroupName, float]:
+        """When a machine of each group last became ready that has stayed so."""
+        stable_s = self.settings.failures.stable_s
+        found: dict[GroupName, float] = {}
+        for each in self.memory.machines:
+            if each.state is MachineState.READY and self.now - each.since_s >= stable_s:
+                found[each.group] = max(each.since_s, found.get(each.group, each.since_s))
+        return found
 
     def of(self, group: GroupName, *states: MachineState) -> list[MachineRecord]:
         """The machines of a group in these states."""
@@ -240,8 +258,8 @@ class _Round:
         head, group = self.head, self.declared.head
         if head is None:
             ending = self.of(HEAD, MachineState.STOPPING)
-            host = next_host(group, (), self.view.hosts_away)
-            if any(each.host == host for each in ending):
+            hosts = next_hosts(group, (), self.view.hosts_away, 1)
+            if any(each.host in hosts for each in ending):
                 self.reasons[HEAD] = f"{ending[-1].name} has to end before the next head starts"
             else:
                 self._start(group, 1, None)
@@ -267,7 +285,9 @@ class _Round:
                 self.reasons[group.name] = "it waits for the head"
             return
         live = self.of(group.name, *LIVE)
-        change = resize(group, live, self.view.machines, self.declared.max_unavailable)
+        change = resize(
+            group, live, self.view.machines, self.declared.upgrade, self.declared.max_unavailable
+        )
         for name, reason in change.leaving.items():
             self._event(self.machines[name], MachineEvent.DRAIN, reason)
         if change.waits:
@@ -286,7 +306,7 @@ class _Round:
     def renew_head(self) -> None:
         """A head that is declared otherwise now is replaced, after all workers."""
         head, group = self.head, self.declared.head
-        if head is None or not is_outdated(head, group):
+        if head is None or not is_outdated(head, group, self.declared.upgrade):
             return
         ready = head.state is MachineState.READY
         if ready and not all(self._complete(each) for each in self.declared.workers):
@@ -323,10 +343,18 @@ class _Round:
         return machine.since_s + group.drain_s
 
     def _complete(self, group: MachineGroup) -> bool:
-        """Whether a group is as declared; what is being ended does not count."""
-        there = self.of(group.name, *LIVE, MachineState.DRAINING)
+        """Whether a group is as declared; what is left on a host that is away does not count."""
+        there = [
+            each
+            for each in self.machines.values()
+            if each.group == group.name
+            and each.state is not MachineState.GONE
+            and each.host not in self.view.hosts_away
+        ]
+        upgrade = self.declared.upgrade
         return len(there) == group.wanted and all(
-            each.state is MachineState.READY and not is_outdated(each, group) for each in there
+            each.state is MachineState.READY and not is_outdated(each, group, upgrade)
+            for each in there
         )
 
     def _start(self, group: MachineGroup, count: int, head: MachineName | None) -> None:
@@ -341,16 +369,16 @@ class _Round:
             if wait.given_up:
                 self.given_up.add(group.name)
             return
-        for _ in range(count):
-            mine = self.of(group.name, *LIVE)
-            host = next_host(group, mine, self.view.hosts_away)
-            if host is None:
-                self.reasons[group.name] = f"none of its hosts answers: {', '.join(group.hosts)}"
-                return
-            name = MachineName(f"{self.declared.name}-{group.name}-{self.next_number}")
-            self.next_number += 1
+        mine = self.of(group.name, *LIVE)
+        hosts = next_hosts(group, mine, self.view.hosts_away, count)
+        if not hosts:
+            self.reasons[group.name] = f"none of its hosts answers: {', '.join(group.hosts)}"
+        for host in hosts:
+            number, self.next_number = self.next_number, self.next_number + 1
+            name = MachineName(f"{self.declared.name}-{group.name}-{number}")
             self.machines[name] = MachineRecord(
                 name=name,
+                number=number,
                 group=group.name,
                 host=host,
                 template=digest,
@@ -374,10 +402,14 @@ class _Round:
                 next_number=self.next_number,
                 failures=tuple(self.failures),
             ),
-            actions=tuple(each for machine in machines for each in self._actions(machine)),
+            actions=(
+                *(each for machine in machines for each in self._actions(machine)),
+                *self._strays(),
+            ),
             reasons=dict(self.reasons),
+            given_up=frozenset(self.given_up),
             wake_s=min((each for each in self.wakes if each > self.now), default=None),
-            finished=deleted and not machines,
+            finished=deleted and not machines and not any(self._strays()),
         )
 
     def _actions(self, machine: MachineRecord) -> Iterator[LifecycleAction]:
@@ -390,6 +422,11 @@ class _Round:
                 yield DrainMachine(machine=machine, until_s=self._drained_by(machine, groups))
             case MachineState.STOPPING if exists:
                 yield StopMachine(machine=machine)
+
+    def _strays(self) -> Iterator[StopStray]:
+        for name, seen in self.view.machines.items():
+            if seen.exists and name not in self.machines:
+                yield StopStray(name=name)
 
     def _state(self, deleted: bool) -> RayClusterState:
         before, head = self.memory.state, self.head

@@ -55,6 +55,8 @@ class MachineRecord:
     """A machine that the manager has asked its provider for."""
 
     name: MachineName
+    number: int
+    """Unique in its cluster, and part of its name; a later machine has a larger one."""
     group: GroupName
     host: str
     """One of the group's hosts; empty: where the provider runs."""

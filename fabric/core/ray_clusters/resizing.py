@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .declaration import MachineGroup, MachineName
+from .declaration import MachineGroup, MachineName, UpgradeKind
 from .machines import MachineRecord, MachineState, Sighting
 
 HERE = ""
@@ -28,20 +28,22 @@ def resize(
     group: MachineGroup,
     live: Sequence[MachineRecord],
     seen: Mapping[MachineName, Sighting],
+    upgrade: UpgradeKind,
     max_unavailable: int,
 ) -> Resizing:
     """Compare a group with its machines that are starting or ready.
 
-    No ready machine leaves if fewer than the group's minimum would stay; for a new template, or for
-    other hosts, at most `max_unavailable` are away. A machine starts in advance where that forbids
-    the first one to leave.
+    No ready machine leaves if fewer than the group's minimum would stay. For a new template, or for
+    other hosts, at most `max_unavailable` are away, or all if they are recreated. A machine starts
+    in advance where that forbids the first one to leave.
     """
     wanted, least = group.wanted, min(group.least, group.wanted)
+    may_miss = wanted if upgrade is UpgradeKind.RECREATE else max_unavailable
     ready = [each for each in live if each.state is MachineState.READY]
-    outdated = [each for each in ready if is_outdated(each, group)]
+    outdated = [each for each in ready if is_outdated(each, group, upgrade)]
     named = [each for each in ready if each.name in group.leaving]
     stuck = bool(named) and len(ready) <= least
-    stuck |= bool(outdated) and len(ready) <= wanted - max_unavailable
+    stuck |= bool(outdated) and len(ready) <= wanted - may_miss
     advance = int(stuck and len(ready) >= wanted)
     leaving: dict[MachineName, str] = {}
     stays = len(ready)
@@ -61,7 +63,7 @@ def resize(
     order = leaves_first([each for each in live if each.name not in leaving], group, seen)
     leave(order[: max(0, len(order) - wanted - advance)], least)
     leave(named, least)
-    leave(leaves_first(outdated, group, seen), max(0, wanted - max_unavailable))
+    leave(leaves_first(outdated, group, seen), max(0, wanted - may_miss))
     return Resizing(
         leaving=leaving,
         starting=max(0, wanted + advance - (len(live) - len(leaving))),
@@ -69,13 +71,16 @@ def resize(
     )
 
 
-def is_outdated(machine: MachineRecord, group: MachineGroup) -> bool:
-    """Whether a machine is not as its group declares machines now."""
-    return machine.template != group.template.digest or machine.host not in hosts_of(group)
+def is_outdated(machine: MachineRecord, group: MachineGroup, upgrade: UpgradeKind) -> bool:
+    """Whether a machine has to be replaced, since its group declares machines otherwise now."""
+    if machine.host not in hosts_of(group):
+        return True
+    return upgrade is not UpgradeKind.NONE and machine.template != group.template.digest
 
 
 def _starts_in_vain(machine: MachineRecord, group: MachineGroup) -> bool:
-    return machine.state is MachineState.STARTING and is_outdated(machine, group)
+    otherwise = machine.template != group.template.digest or machine.host not in hosts_of(group)
+    return machine.state is MachineState.STARTING and otherwise
 
 
 def _why(machine: MachineRecord, group: MachineGroup) -> str:
@@ -104,7 +109,7 @@ def leaves_first(
         return (
             machine.name not in group.leaving,
             machine.state is not MachineState.STARTING,
-            not is_outdated(machine, group),
+            machine.template == group.template.digest and machine.host in hosts_of(group),
             idle is None,
             0.0 if idle is None else idle,
             sighting.loss,
@@ -120,12 +125,20 @@ def hosts_of(group: MachineGroup) -> tuple[str, ...]:
     return group.hosts or (HERE,)
 
 
-def next_host(
-    group: MachineGroup, machines: Iterable[MachineRecord], away: frozenset[str]
-) -> str | None:
-    """The host with the fewest of these machines, the first of equals; None if none answers."""
+def next_hosts(
+    group: MachineGroup, machines: Iterable[MachineRecord], away: frozenset[str], count: int
+) -> list[str]:
+    """A host for each of the next machines: always the one with the fewest, the first of equals.
+
+    Empty if no host of the group answers.
+    """
     counts = {host: 0 for host in hosts_of(group) if host not in away}
     for each in machines:
         if each.host in counts:
             counts[each.host] += 1
-    return min(counts, key=lambda host: counts[host], default=None)
+    found = []
+    for _ in range(count if counts else 0):
+        host = min(counts, key=lambda host: counts[host])
+        counts[host] += 1
+        found.append(host)
+    return found

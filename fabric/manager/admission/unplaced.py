@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from ...core.cluster_state import ClusterState, Entry
 from ...core.ledger import Ledger
@@ -27,10 +28,14 @@ class Unplaced:
         self._statuses = statuses
         self._router = router
 
-    def gangs(self) -> tuple[UnplacedGang, ...]:
-        """All gangs without places, those that have waited longest first."""
+    def gangs(self, most: int | None = None) -> tuple[UnplacedGang, ...]:
+        """All gangs without places, those that have waited longest first.
+
+        With `most` those of only so many virtual clusters that wait, the first in line.
+        """
         state = self._state
-        found = [*map(self._whole, state.in_order(state.index.waiting))]
+        waiting = islice(state.in_order(state.index.waiting), most)
+        found = [*map(self._whole, waiting)]
         found += [lost for lost in map(self._lost, self._lacking()) if lost is not None]
         found += [
             UnplacedGang(

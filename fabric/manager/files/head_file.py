@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedpilot.common.host.folders import state_home
 from fedpilot.common.host.whole_files import replacing
 
 from ...core.cluster_state import Entry
@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 
 def state_folder() -> Path:
     """The folder of the records."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "fedpilot" / "ray"
+    return state_home() / "ray"
 
 
 def file_of(folder: Path, hostname: str, address: str) -> Path:

@@ -32,6 +32,8 @@ FORMAT, WITH_QUEUES = 1, 2
 not know: they would let in everybody."""
 QUEUES = "queues"
 """The note with the file of queues."""
+SESSION = "session"
+"""The note with the session of Ray whose placement groups it has."""
 OWN_POLL_S = 0.02
 TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
 
@@ -144,6 +146,23 @@ class LedgerFile:
         values = name, json.dumps(what)
         with self._explained():
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", values)
+
+    def follow(self, session: str) -> bool:
+        """Take the ledger over for a session of Ray; whether it was an earlier one's.
+
+        What an earlier session held has ended with it. The notes stay, such as the queues.
+        """
+        before = self.note(SESSION)
+        if before == session:
+            return False
+        with self._explained():
+            self._file.execute("BEGIN IMMEDIATE")
+            if before is not None:
+                for table in TABLES:
+                    self._file.execute(f"DELETE FROM {table}")
+            self.write_note(SESSION, session)
+            self._file.execute("COMMIT")
+        return before is not None
 
     def close(self) -> None:
         """Close the file; may be called twice."""

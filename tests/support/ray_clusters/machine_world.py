@@ -25,6 +25,7 @@ from fedpilot.fabric.core.ray_clusters.lifecycle import (
     RayClusterView,
     StartMachine,
     StopMachine,
+    StopStray,
     turn,
 )
 from fedpilot.fabric.core.ray_clusters.machines import MachineRecord, MachineState, Sighting
@@ -112,6 +113,9 @@ class MachineWorld:
                     idle_since_s=idle,
                     loss=machine.work,
                 )
+        for name, machine in self.there.items():
+            if name not in found and machine.host not in self.hosts_down:
+                found[name] = Sighting(exists=True)
         return RayClusterView(machines=found, hosts_away=self.hosts_down)
 
     def _up(self, machine: FakeMachine) -> bool:
@@ -147,6 +151,9 @@ class MachineWorld:
         return found
 
     def _apply(self, action: LifecycleAction) -> None:
+        if isinstance(action, StopStray):
+            self.there[action.name].ends_s = self.now + END_S
+            return
         machine = self.there.get(action.machine.name)
         match action:
             case StartMachine():

@@ -14,7 +14,7 @@ from machine_world import FAULT_TOLERANT, MachineWorld, declared, group, templat
 
 HOSTS = ("x", "y")
 HISTORIES = settings.default.max_examples if settings.default else 100
-PATIENT = LifecycleSettings(join_s=20, failures=FailureSettings(window_s=120, longest_s=10))
+PATIENT = LifecycleSettings(join_s=20, failures=FailureSettings(forget_s=120, longest_s=10))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("turn"), st.integers(0, 4)),

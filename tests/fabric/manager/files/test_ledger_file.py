@@ -221,3 +221,28 @@ def test_a_ledger_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
         return [*told, "owns"]
 
     assert asyncio.run(successor(asyncio.run(own(path)))) == ["waits", "owns"]
+
+
+def test_a_ledger_that_outlives_its_session_keeps_its_notes_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    file = LedgerFile(path)
+    assert not file.follow("session-1")  # the first one
+    file.save(filled(), {"queues": {"projects": []}})
+    name = file.name
+    file.close()
+    file = LedgerFile(path)
+    assert not file.follow("session-1")  # another manager of the same session
+    assert len(file.load().entries) == 2
+    assert file.follow("session-2")
+    assert not file.load().entries
+    assert not file.load().groups
+    assert (file.note("queues"), file.name) == ({"projects": []}, name)
+    file.close()
+
+
+def test_a_ledger_from_before_sessions_were_noted_is_its_sessions(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger.sqlite")
+    file.save(filled())
+    assert not file.follow("session-1")
+    assert len(file.load().entries) == 2
+    file.close()

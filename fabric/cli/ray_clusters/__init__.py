@@ -1,0 +1,1 @@
+"""`fedpilot raycluster`: Ray clusters that are declared, and kept as declared."""

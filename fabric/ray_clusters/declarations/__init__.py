@@ -1,0 +1,1 @@
+"""What is declared: one durable store per site, with revisions, leases and watchers."""

@@ -1,0 +1,1 @@
+"""Keeps declared Ray clusters as declared: observes machines and Ray, decides, acts."""

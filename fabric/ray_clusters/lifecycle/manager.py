@@ -1,0 +1,154 @@
+"""LifecycleManager: keeps all declared Ray clusters of a site as declared, one loop for each.
+
+One process per site has the role; a second one stands aside until the first has ended, and then
+takes over what runs. When it ends, machines go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.ray_clusters.declaration import DeclaredRayCluster
+from ...core.ray_clusters.lifecycle import LifecycleSettings, LifecycleTurn, RayClusterMemory
+from ...errors import FabricError
+from ..declarations.documents import LIFECYCLE_MANAGER
+from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
+from ..declarations.store import RayClusterStore
+from ..providers.protocol import MachineProvider
+from .cluster_lifecycle import ClusterLifecycle, LifecycleTimes, Nodes
+from .memory import cluster_row, machine_row, memory_of
+
+STAND_ASIDE_S = 1.0
+"""How often a second manager looks whether the first has ended."""
+log = logging.getLogger(__name__)
+
+Providing = Callable[[StoredDeclaration, DeclaredRayCluster], MachineProvider]
+"""Makes the provider of a declared Ray cluster."""
+
+
+@dataclass(kw_only=True)
+class LifecycleManager:
+    """The lifecycle manager of a site."""
+
+    store: RayClusterStore
+    declared: Callable[[StoredDeclaration], DeclaredRayCluster]
+    """Reads a document."""
+    provider: Providing
+    nodes_at: Callable[[str, str], Nodes]
+    clock: Callable[[], float] = time.time
+    settings: LifecycleSettings = field(default_factory=LifecycleSettings)
+    times: LifecycleTimes = field(default_factory=LifecycleTimes)
+
+    def __post_init__(self) -> None:
+        self._loops: dict[RayClusterUid, ClusterLifecycle] = {}
+
+    async def run(self) -> None:
+        """Keep all clusters as declared, until this task is cancelled. Fenced; StoreUnusable."""
+        lease = await self._role()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                async for _ in self.store.changes(declarations_only=True):
+                    self._look(lease, tasks)
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        finally:
+            self.store.release(lease)
+
+    async def _role(self) -> Lease:
+        holder = f"{socket.gethostname()}:{os.getpid()}"
+        told = False
+        while (lease := self.store.acquire(LIFECYCLE_MANAGER, holder)) is None:
+            if not told:
+                other = self.store.last_lease(LIFECYCLE_MANAGER)
+                log.info("standing aside: %s manages this site", other and other.holder)
+                told = True
+            await asyncio.sleep(STAND_ASIDE_S)
+        return lease
+
+    def _look(self, lease: Lease, tasks: asyncio.TaskGroup) -> None:
+        """Begin a loop for each new declaration, and tell the others what they are declared now."""
+        for stored in self.store.declarations():
+            try:
+                declared = self.declared(stored)
+            except FabricError as error:
+                self._refuse(lease, stored, str(error))
+                continue
+            found = self._loops.get(stored.uid)
+            if found is not None:
+                found.declare(declared, stored.revision, deleted=stored.deleted)
+                continue
+            loop = ClusterLifecycle(
+                declared=declared,
+                revision=stored.revision,
+                provider=self.provider(stored, declared),
+                nodes_at=self.nodes_at,
+                remembers=_StoredMemory(self.store, lease, stored.uid),
+                clock=self.clock,
+                settings=self.settings,
+                times=self.times,
+                deleted=stored.deleted,
+            )
+            self._loops[stored.uid] = loop
+            tasks.create_task(self._keep(loop, lease, stored))
+
+    def _refuse(self, lease: Lease, stored: StoredDeclaration, reason: str) -> None:
+        """Tell why a declaration cannot be used; what runs of its cluster goes on."""
+        log.warning("%s: its declaration cannot be used: %s", stored.name, reason)
+        status = {"state": "refused", "revision": stored.revision, "reason": reason}
+        self.store.put_status(lease, stored.uid, status)
+
+    async def _keep(self, loop: ClusterLifecycle, lease: Lease, stored: StoredDeclaration) -> None:
+        """Keep one cluster as declared until it is deleted; then nothing of it is kept."""
+        await loop.run()
+        await loop.provider.forget()
+        await asyncio.to_thread(self.store.finish, lease, stored.name, stored.uid)
+        del self._loops[stored.uid]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredMemory:
+    """The memory of one cluster in the store."""
+
+    store: RayClusterStore
+    lease: Lease
+    uid: RayClusterUid
+
+    def load(self) -> RayClusterMemory:
+        return memory_of(self.store.memory(self.uid), self.store.machines(self.uid))
+
+    def keep(self, before: RayClusterMemory, found: LifecycleTurn, now: float) -> None:
+        was = {each.name: each for each in before.machines}
+        kept = {each.name: each for each in found.memory.machines}
+        changed = [each for each in kept.values() if was.get(each.name) != each]
+        self.store.remember(
+            self.lease,
+            self.uid,
+            cluster_row(found.memory),
+            {
+                **{each.name: machine_row(each) for each in changed},
+                **{name: None for name in was.keys() - kept.keys()},
+            },
+        )
+        for machine in changed:
+            earlier = was.get(machine.name)
+            if earlier is None or earlier.state is not machine.state:
+                self._tell(now, f"machine_{machine.state}", machine.name, machine.reason)
+        for name in sorted(was.keys() - kept.keys()):
+            self._tell(now, "machine_gone", name, was[name].reason)
+        if before.state is not found.memory.state:
+            self._tell(now, f"cluster_{found.memory.state}", None, "")
+
+    def _tell(self, now: float, kind: str, machine: Any, reason: str) -> None:
+        self.store.add_event(
+            self.lease, self.uid, at=now, kind=kind, machine=machine, reason=reason
+        )
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        self.store.put_status(self.lease, self.uid, status)

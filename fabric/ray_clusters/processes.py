@@ -1,0 +1,158 @@
+"""The processes of a site that keep its Ray clusters: the lifecycle manager and the autoscaler.
+
+`serve` starts both and starts again what ends, so that neither depends on the other. They end with
+it, however it ends: each reads from a pipe that only `serve` holds open. Machines go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..core.ray_clusters.autoscaling import autoscale
+from ..errors import FabricError, SpecError
+from ..ray import private_ray
+from .declarations.store import RayClusterStore
+
+MANAGER, AUTOSCALER = "lifecycle-manager", "autoscaler"
+AGAIN_S, LONGEST_S = 0.5, 30.0
+"""The wait before a process that has ended starts again: it doubles while it ends soon."""
+GRACE_S = 10.0
+"""How long a process may take to end."""
+log = logging.getLogger(__name__)
+
+
+def serve(store: Path, *, decides: str = "", autoscales: bool = True) -> None:
+    """Keep all clusters of a store as declared, until SIGINT or SIGTERM.
+
+    `decides` names a function in the place of `autoscale`, as `module:function`. SpecError.
+    """
+    _decision(decides)
+    _log()
+    commands = {MANAGER: [MANAGER, str(store)]}
+    if autoscales:
+        commands[AUTOSCALER] = [AUTOSCALER, str(store), decides]
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_until_told(_supervise(commands)))
+
+
+async def _supervise(commands: dict[str, list[str]]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for name, words in commands.items():
+            tasks.create_task(_keep_running(name, words))
+
+
+async def _keep_running(name: str, words: Sequence[str]) -> None:
+    """Start a process, and start it again whenever it ends."""
+    wait_s = AGAIN_S
+    while True:
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", __name__, *words),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            await _end(process)
+            raise
+        wait_s = AGAIN_S if time.monotonic() - began > LONGEST_S else min(2 * wait_s, LONGEST_S)
+        log.warning("the %s has ended (%s), and starts again in %g s", name, code, wait_s)
+        await asyncio.sleep(wait_s)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), GRACE_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+# -- each of them ----------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the processes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=[MANAGER, AUTOSCALER])
+    parser.add_argument("store", type=Path)
+    parser.add_argument("decides", nargs="?", default="")
+    given = parser.parse_args(arguments)
+    _log()
+    try:
+        with RayClusterStore(given.store) as store, suppress(asyncio.CancelledError):
+            running = (
+                _manager(store) if given.role == MANAGER else _autoscaler(store, given.decides)
+            )
+            asyncio.run(_until_told(running, alone=False))
+    except FabricError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def _manager(store: RayClusterStore) -> Coroutine[Any, Any, None]:
+    private_ray.require(private_ray.DECLARED)
+    from ..ray.control_plane.ray_nodes import RayNodes
+    from ..spec.ray_cluster.reading import ray_cluster_of
+    from .lifecycle.manager import LifecycleManager
+    from .providers.choice import provider_of
+
+    folder = store.path.parent / "clusters"
+    return LifecycleManager(
+        store=store,
+        declared=lambda stored: ray_cluster_of(stored.document).declared,
+        provider=lambda stored, declared: provider_of(declared, stored.uid, folder),
+        nodes_at=RayNodes,
+    ).run()
+
+
+def _autoscaler(store: RayClusterStore, decides: str) -> Coroutine[Any, Any, None]:
+    private_ray.require(private_ray.DECLARED)
+    from ..ray.control_plane.ray_nodes import RayNodes
+    from .autoscaler.autoscaler import RayClusterAutoscaler
+
+    return RayClusterAutoscaler(store=store, nodes_at=RayNodes, decide=_decision(decides)).run()
+
+
+def _decision(name: str) -> Any:
+    """The function of that name, `module:function`. SpecError."""
+    if not name:
+        return autoscale
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecError(f"the autoscaler {name!r} cannot be imported: {error}") from error
+
+
+async def _until_told(running: Coroutine[Any, Any, None], *, alone: bool = True) -> None:
+    """Run until a signal, or the end of the process that holds our stdin open."""
+    task = asyncio.ensure_future(running)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    if not alone:
+        loop.add_reader(sys.stdin.fileno(), task.cancel)
+    await task
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

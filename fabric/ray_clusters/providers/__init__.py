@@ -1,0 +1,1 @@
+"""What starts and ends the machines of declared Ray clusters; one protocol for all."""

@@ -1,0 +1,29 @@
+"""Which provider has the machines of a declared Ray cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.ray_clusters.declaration import DeclaredRayCluster
+from ...errors import SpecError
+from .protocol import MachineProvider
+
+PROVIDERS = ("local",)
+"""Those that this version has."""
+
+
+def check_provided(declared: DeclaredRayCluster) -> None:
+    """SpecError if this version does not have the provider."""
+    if declared.provider not in PROVIDERS:
+        raise SpecError(
+            f"Ray cluster {declared.name!r}: this version has the providers "
+            f"{', '.join(PROVIDERS)}, not {declared.provider}"
+        )
+
+
+def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> MachineProvider:
+    """The provider of a cluster; `folder` has a folder for each. SpecError."""
+    check_provided(declared)
+    from .local import LocalMachines
+
+    return LocalMachines(uid, folder / uid)

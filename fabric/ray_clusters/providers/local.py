@@ -1,0 +1,298 @@
+"""LocalMachines: raylets of this computer, each in a session of its own.
+
+A machine has a folder, from before its processes start until nothing of it is left; its processes
+are known by their mark. So a manager that follows another one finds all that there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fedpilot.common.host.marked_processes import (
+    MarkedProcess,
+    handle,
+    marked_processes,
+    signal_all,
+)
+
+from ...core.ray_clusters.declaration import HEAD, MachineName
+from ...errors import ProviderFailed
+from ...ray.home import LONGEST_ROOT
+from ...ray.starting.machine import FAILED
+from .protocol import MachineOrder, ProvidedMachine, ProviderView
+from .ray_start import MARK, TOKEN, environment, flags, mark_of
+
+STARTER = "fedpilot.fabric.ray.starting.machine"
+RAYLET, CONTROL_PLANE = "raylet", "gcs_server"
+LOG = "start.log"
+GRACE_S = 2.0
+"""How long a raylet, then the control plane, may take to end in order before they are killed."""
+KILLED_S = 30.0
+"""How long the processes of a killed machine may take to be gone."""
+POLL_S = 0.02
+ELSEWHERE = ("192.0.2.1", 9)
+"""An address of no computer (RFC 5737)."""
+TAIL = 500
+"""Characters of a log that a reason repeats."""
+
+
+class LocalMachines:
+    """The machines of one declared Ray cluster on this computer."""
+
+    def __init__(self, uid: str, folder: Path, join_s: float = 180.0) -> None:
+        """`folder` keeps what belongs to the cluster; it is private to this user."""
+        self._uid, self._folder, self._join_s = uid, folder, join_s
+        self._starting: set[MachineName] = set()
+        self._starters: set[asyncio.Task[None]] = set()
+        self._watched: dict[tuple[int, int], int] = {}
+        """Handles of the processes whose end matters, by pid and begin."""
+        self._woken = asyncio.Event()
+        self._machines.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    async def look(self) -> ProviderView:
+        found = await asyncio.to_thread(marked_processes, MARK, mark_of(self._uid))
+        by_name: dict[MachineName, list[MarkedProcess]] = {}
+        for process in found:
+            name = MachineName(process.mark.removeprefix(mark_of(self._uid)))
+            by_name.setdefault(name, []).append(process)
+        self._watch(found)
+        with _explained("cannot look at the machines"):
+            names = {MachineName(each.name) for each in self._machines.iterdir()} | by_name.keys()
+        return ProviderView(
+            machines={name: self._seen(name, by_name.get(name, [])) for name in sorted(names)}
+        )
+
+    def _seen(self, name: MachineName, processes: list[MarkedProcess]) -> ProvidedMachine:
+        programs = {each.program for each in processes}
+        if name in self._starting or any(STARTER in each.arguments for each in processes):
+            return ProvidedMachine(name=name)
+        folder = self._machines / name
+        if (folder / FAILED).exists():
+            return ProvidedMachine(name=name, dead=True, reason=_failure(folder))
+        if not processes:
+            return ProvidedMachine(name=name, dead=True, reason="its processes have ended")
+        if RAYLET not in programs:
+            return ProvidedMachine(name=name, dead=True, reason="its raylet has ended")
+        if (folder / HEAD).exists() and CONTROL_PLANE not in programs:
+            return ProvidedMachine(name=name, dead=True, reason="its control plane has ended")
+        return ProvidedMachine(name=name)
+
+    def _watch(self, processes: Iterable[MarkedProcess]) -> None:
+        """Be told as soon as a process ends that a machine cannot do without."""
+        needed = {
+            (each.pid, each.began): each
+            for each in processes
+            if each.program in (RAYLET, CONTROL_PLANE)
+        }
+        loop = asyncio.get_running_loop()
+        for key in self._watched.keys() - needed.keys():
+            self._forget(key)
+        for key, process in needed.items():
+            if key in self._watched:
+                continue
+            descriptor = handle(process)
+            if descriptor is None:
+                self._woken.set()
+                continue
+            self._watched[key] = descriptor
+            loop.add_reader(descriptor, self._ended, key)
+
+    def _ended(self, key: tuple[int, int]) -> None:
+        self._forget(key)
+        self._woken.set()
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        descriptor = self._watched.pop(key)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+    async def changed(self) -> None:
+        await self._woken.wait()
+        self._woken.clear()
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    async def start(self, order: MachineOrder) -> None:
+        name, folder = order.machine.name, self._machines / order.machine.name
+        if folder.exists():
+            return
+        with _explained(f"cannot start {name}"):
+            folder.mkdir(mode=0o700)
+            head = order.group.name == HEAD
+            if head:
+                (folder / HEAD).touch()
+            self._starting.add(name)
+            try:
+                await self._begin(order, folder)
+            except BaseException:
+                self._starting.discard(name)
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+    async def _begin(self, order: MachineOrder, folder: Path) -> None:
+        self._token_file()
+        given = flags(
+            order,
+            address=self._address_for(order),
+            client_port=_free_port(),
+            folder=self._ray_folder(),
+        )
+        with (folder / LOG).open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", STARTER, str(folder), str(self._folder / "turns"), str(self._join_s)),
+                *("--", *given),
+                env=environment(order, self._uid, self._folder, os.environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        waiting = asyncio.create_task(self._started(order.machine.name, process))
+        self._starters.add(waiting)
+        waiting.add_done_callback(self._starters.discard)
+
+    async def _started(self, name: MachineName, process: asyncio.subprocess.Process) -> None:
+        """Wait until `ray start` has done its part, or has failed."""
+        await process.wait()
+        self._starting.discard(name)
+        self._woken.set()
+
+    def _address_for(self, order: MachineOrder) -> str:
+        """The address of the head, kept when a new head starts."""
+        file = self._folder / "address"
+        if not file.exists():
+            declared = order.cluster.head.template.parameters.get("port")
+            _write(file, f"{_own_address()}:{declared or _free_port()}")
+        return file.read_text()
+
+    def _token_file(self) -> Path:
+        file = self._folder / TOKEN
+        if not file.exists():
+            _write(file, secrets.token_hex(32))
+        return file
+
+    def _ray_folder(self) -> Path:
+        """Where Ray keeps its sessions: a short path, since there are sockets below it."""
+        file = self._folder / "sessions"
+        if not file.exists():
+            usual = Path(tempfile.gettempdir())
+            root = usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")
+            _write(file, tempfile.mkdtemp(prefix="fedpilot-ray-", dir=root))
+        return Path(file.read_text())
+
+    @property
+    def address(self) -> str | None:
+        file = self._folder / "address"
+        return file.read_text() if file.exists() else None
+
+    @property
+    def token(self) -> str:
+        return self._token_file().read_text()
+
+    @property
+    def token_file(self) -> str:
+        return str(self._token_file())
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    async def stop(self, name: MachineName, host: str) -> None:
+        del host
+        for program in (RAYLET, CONTROL_PLANE):
+            there = [each for each in await self._of(name) if each.program == program]
+            signal_all(there, signal.SIGTERM)
+            await self._gone(name, {program}, GRACE_S)
+        deadline = asyncio.get_running_loop().time() + KILLED_S
+        while left := await self._of(name):
+            signal_all(left, signal.SIGKILL)
+            if asyncio.get_running_loop().time() >= deadline:
+                pids = ", ".join(str(each.pid) for each in left)
+                raise ProviderFailed(f"processes of {name} do not end: {pids}")
+            await asyncio.sleep(POLL_S)
+        with _explained(f"cannot remove what {name} has left"):
+            folder = self._machines / name
+            if folder.exists():
+                await asyncio.to_thread(shutil.rmtree, folder)
+
+    async def _of(self, name: MachineName) -> list[MarkedProcess]:
+        mark = mark_of(self._uid, name)
+        found = await asyncio.to_thread(marked_processes, MARK, mark)
+        return [each for each in found if each.mark == mark]
+
+    async def _gone(self, name: MachineName, programs: set[str], patience_s: float) -> None:
+        """Wait until these programs of a machine have ended, or the time is over."""
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while asyncio.get_running_loop().time() < deadline:
+            if not any(each.program in programs for each in await self._of(name)):
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def forget(self) -> None:
+        """Remove what is kept of a cluster that has no machines any more."""
+        with _explained("cannot remove what the cluster has left"):
+            await asyncio.to_thread(shutil.rmtree, self._ray_folder(), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._folder)
+
+    async def close(self) -> None:
+        for waiting in tuple(self._starters):
+            waiting.cancel()
+        for key in tuple(self._watched):
+            self._forget(key)
+
+    @property
+    def _machines(self) -> Path:
+        return self._folder / "machines"
+
+
+def _failure(folder: Path) -> str:
+    """Why a machine did not start, with the end of what `ray start` said."""
+    reason = str(json.loads((folder / FAILED).read_text()))
+    said = (folder / LOG).read_text(errors="replace").strip()
+    return reason if not said else f"{reason}; ray start said: {said[-TAIL:]}"
+
+
+def _own_address() -> str:
+    """The address of this computer by which others reach it, if it has a way to them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.connect(ELSEWHERE)  # sends nothing
+            return str(one.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a private file, whole or not at all."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    aside.replace(path)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProviderFailed(f"{what}: {error}") from error

@@ -1,0 +1,80 @@
+"""How `ray start` is asked for a declared machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpilot.fabric.core.ray_clusters.declaration import (
+    HEAD,
+    MachineGroup,
+    MachineName,
+    MachineTemplate,
+)
+from fedpilot.fabric.core.ray_clusters.machines import MachineRecord
+from fedpilot.fabric.core.resources import Resources
+from fedpilot.fabric.ray_clusters.providers.protocol import MachineOrder
+from fedpilot.fabric.ray_clusters.providers.ray_start import MARK, environment, flags
+from machine_world import declared, group
+
+FOLDER = Path("/sessions")
+
+
+def order(of: MachineGroup) -> MachineOrder:
+    name = MachineName(f"c-{of.name}-0")
+    record = MachineRecord(
+        name=name, number=0, group=of.name, host="", template="", head=name, since_s=0, reason=""
+    )
+    return MachineOrder(machine=record, group=of, cluster=declared())
+
+
+def asked(of: MachineGroup) -> dict[str, str]:
+    found = flags(order(of), address="10.0.0.1:6400", client_port=10002, folder=FOLDER)
+    return dict(each.removeprefix("--").partition("=")[::2] for each in found)
+
+
+def test_a_head_gets_its_ports_and_the_folder_of_sessions() -> None:
+    found = asked(MachineGroup(name=HEAD))
+    assert "head" in found
+    assert "address" not in found
+    assert (found["port"], found["ray-client-server-port"]) == ("6400", "10002")
+    assert found["temp-dir"] == "/sessions"
+    assert found["node-name"] == "c-headgroup-0"
+
+
+def test_a_worker_gets_the_address_of_its_head_and_nothing_of_a_heads() -> None:
+    found = asked(group("small"))
+    assert found["address"] == "10.0.0.1:6400"
+    assert not {"head", "port", "temp-dir", "ray-client-server-port"} & found.keys()
+    assert found["labels"] == "ray.io/node-group=small"
+
+
+def test_amounts_and_labels_are_those_of_the_template() -> None:
+    template = MachineTemplate(
+        parameters={"object-store-memory": "80000000", "num-gpus": "0"},
+        resources=Resources.of({"CPU": 1.5, "memory": 2**30, "disk": 3}),
+        labels={"zone": "a"},
+    )
+    found = asked(group("small", template=template))
+    assert found["num-cpus"] == "1.5"
+    assert found["num-gpus"] == "0"
+    assert found["memory"] == str(2**30)
+    assert found["resources"] == '{"disk": 3.0}'
+    assert found["labels"] == "ray.io/node-group=small,zone=a"
+    assert found["object-store-memory"] == "80000000"
+
+
+def test_a_machine_has_the_clusters_token_and_no_variable_of_ray_that_its_manager_has() -> None:
+    template = MachineTemplate(environment={"OMP_NUM_THREADS": "1", "RAY_x": "2"})
+    inherited = {"RAY_ADDRESS": "elsewhere", "RAY_AUTH_MODE": "disabled", "HOME": "/h"}
+    found = environment(order(group("small", template=template)), "u", Path("/f"), inherited)
+    assert found == {
+        "HOME": "/h",
+        "OMP_NUM_THREADS": "1",
+        "RAY_x": "2",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": "/f/token",
+        "FEDPILOT_LEDGER": "/f/virtual-clusters",
+        MARK: "u/c-small-0",
+    }

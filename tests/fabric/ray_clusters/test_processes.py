@@ -1,0 +1,100 @@
+"""The two processes of `raycluster serve`: neither needs the other, and both end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedpilot.fabric.errors import SpecError
+from fedpilot.fabric.ray_clusters.declarations.documents import AUTOSCALER, LIFECYCLE_MANAGER
+from fedpilot.fabric.ray_clusters.declarations.records import RoleName
+from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
+from fedpilot.fabric.ray_clusters.processes import serve
+
+PATIENCE_S = 120.0
+
+
+class Serving:
+    """`fedpilot raycluster serve` with a store of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.store = RayClusterStore(folder / "declared.sqlite")
+        words = ["raycluster", "serve", "--store", str(self.store.path), *options]
+        self.process = subprocess.Popen([sys.executable, "-m", "fedpilot", *words])
+
+    def holder(self, role: RoleName) -> int:
+        """The process that has a role; 0 if none has."""
+        lease = self.store.last_lease(role)
+        held = lease is not None and self.store.is_held(role)
+        return int(lease.holder.rpartition(":")[2]) if held and lease is not None else 0
+
+    def holds(self, role: RoleName, but: int = 0) -> Callable[[], bool]:
+        return lambda: self.holder(role) not in (0, but)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path)
+    try:
+        until(serving.holds(LIFECYCLE_MANAGER))
+        until(serving.holds(AUTOSCALER))
+        yield serving
+    finally:
+        serving.process.kill()
+        serving.process.wait()
+        serving.store.close()
+
+
+@pytest.mark.parametrize("role", [LIFECYCLE_MANAGER, AUTOSCALER])
+def test_a_process_that_is_killed_starts_again_and_the_other_goes_on(
+    serving: Serving, role: RoleName
+) -> None:
+    other = AUTOSCALER if role == LIFECYCLE_MANAGER else LIFECYCLE_MANAGER
+    before, beside = serving.holder(role), serving.holder(other)
+    os.kill(before, signal.SIGKILL)
+    until(serving.holds(role, but=before))
+    assert serving.holder(other) == beside
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_both_end_with_it_however_it_ends(serving: Serving, number: signal.Signals) -> None:
+    serving.process.send_signal(number)
+    code = serving.process.wait(PATIENCE_S)
+    assert code == (-number if number == signal.SIGKILL else 0)
+    until(lambda: not serving.store.is_held(LIFECYCLE_MANAGER))
+    until(lambda: not serving.store.is_held(AUTOSCALER))
+
+
+def test_without_an_autoscaler_there_is_the_manager_alone(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, "--no-autoscaler")
+    try:
+        until(serving.holds(LIFECYCLE_MANAGER))
+        time.sleep(0.5)
+        assert not serving.store.is_held(AUTOSCALER)
+    finally:
+        serving.process.terminate()
+        serving.process.wait(PATIENCE_S)
+        serving.store.close()
+
+
+@pytest.mark.parametrize("name", ["no_such_module:decide", "json:no_such_function", "json"])
+def test_a_decision_that_is_not_there_is_refused_before_anything_starts(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match="cannot be imported"):
+        serve(tmp_path / "declared.sqlite", decides=name)
+    assert not any(tmp_path.iterdir())
