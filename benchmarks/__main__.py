@@ -23,6 +23,7 @@ MODULES = (
     "training.busy_machine",
     "training.topologies",
     "training.spilled",
+    "clusters.lifecycle",
     "clusters.reserve",
     "clusters.tasks",
     "clusters.scheduler",
