@@ -40,7 +40,8 @@ def marked_processes(
     for each in folder.iterdir():
         if not each.name.isdecimal():
             continue
-        with suppress(OSError, ValueError, IndexError):  # it has just ended, or is another user's
+        # It has just ended, or is another user's. Any other error is one: nothing must seem ended.
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError, IndexError):
             environment = (each / "environ").read_bytes()
             at = environment.find(begin)
             if at < 0 or (at and environment[at - 1]):
@@ -60,12 +61,12 @@ def _began(process: Path) -> int:
 
 
 def handle(process: MarkedProcess) -> int | None:
-    """A descriptor of exactly this process, readable once it has ended; None if it has."""
+    """A descriptor of exactly this process, readable once it has ended; None if it has. OSError."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except ProcessLookupError:
         return None
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(FileNotFoundError, ProcessLookupError, IndexError):
         if _began(Path(f"/proc/{process.pid}")) == process.began:
             return descriptor
     os.close(descriptor)

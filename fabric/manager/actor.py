@@ -232,7 +232,10 @@ class ManagerActor:
             )
             await reconciler.start()
             if new_head and self._head is not None:
-                reconciler.restore(self._head.record, (), "the new head")
+                _, refused = reconciler.restore(self._head.record, (), "the new head")
+                for name, why in refused.items():
+                    log.warning("%s is not restored: %s", name, why)
+                file.restored()
         except BaseException:
             file.close()  # the next attempt opens it
             raise

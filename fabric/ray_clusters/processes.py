@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
 import time
@@ -58,6 +59,7 @@ async def _keep_running(name: str, words: Sequence[str]) -> None:
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", __name__, *words),
+            env={"GRPC_VERBOSITY": "ERROR", **os.environ},
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )

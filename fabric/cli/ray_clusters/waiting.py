@@ -80,7 +80,8 @@ def wait_for(
                 found = documents.summary(store, now, documents.is_managed(store))
                 if found["state"] == state and found["seen_revision"] == now.revision:
                     return ""
-                if found["state"] == "failed" and state == "ready":
+                seen = found["seen_revision"] == now.revision
+                if found["state"] == "failed" and state == "ready" and seen:
                     reasons = [each["reason"] for each in found["groups"].values()]
                     why = "; ".join(filter(None, reasons)) or "its head cannot be started"
                     return f"{stored.name} has failed: {why}"

@@ -59,6 +59,8 @@ class Demand:
     """Those that Ray uses, and that do not leave."""
     offers: Mapping[GroupName, Resources] = field(default_factory=dict, hash=False)
     """What a machine of a group offers, where one was seen: its template may leave that open."""
+    whole: bool = True
+    """Whether all that waits is known; otherwise no machine leaves."""
     stuck: frozenset[GroupName] = frozenset()
     """Groups whose machines cannot be started now."""
 
@@ -113,7 +115,8 @@ def autoscale(
     edits = {}
     for group in groups:
         added = fleet.added[group.name]
-        gone = [] if added else _leaving(group, fleet, demand, now, settings)
+        may_leave = demand.whole and not added
+        gone = _leaving(group, fleet, demand, now, settings) if may_leave else []
         if not (added or gone):
             continue
         there = {each.name for each in demand.machines}

@@ -309,7 +309,10 @@ class _Round:
         if head is None or not is_outdated(head, group, self.declared.upgrade):
             return
         ready = head.state is MachineState.READY
-        if ready and not all(self._complete(each) for each in self.declared.workers):
+        failing = {each.group for each in self.failures}
+        if ready and not all(
+            self._complete(each) or each.name in failing for each in self.declared.workers
+        ):
             self.reasons[HEAD] = "it is replaced once all workers are as declared"
             return
         reason = "it is declared otherwise now"
@@ -423,6 +426,12 @@ class _Round:
             case MachineState.STOPPING if exists:
                 yield StopMachine(machine=machine)
 
+    def _suspended(self, before: RayClusterState) -> RayClusterState:
+        """Suspended once nothing is left; until then as before, or as what leaves machines."""
+        if not any(each.state is not MachineState.GONE for each in self.machines.values()):
+            return RayClusterState.SUSPENDED
+        return RayClusterState.SCALING if before is RayClusterState.READY else before
+
     def _strays(self) -> Iterator[StopStray]:
         for name, seen in self.view.machines.items():
             if seen.exists and name not in self.machines:
@@ -433,7 +442,7 @@ class _Round:
         if deleted:
             return RayClusterState.DELETING
         if self.declared.suspended:
-            return RayClusterState.SUSPENDED
+            return self._suspended(before)
         if HEAD in self.given_up:
             return RayClusterState.FAILED
         if head is not None and head.state is MachineState.READY:

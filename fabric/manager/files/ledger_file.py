@@ -34,6 +34,8 @@ QUEUES = "queues"
 """The note with the file of queues."""
 SESSION = "session"
 """The note with the session of Ray whose placement groups it has."""
+RESTORE = "restore"
+"""The note whether virtual clusters of an earlier session are still to be asked for again."""
 OWN_POLL_S = 0.02
 TABLES = ("machines", "clusters", "vnodes", "uses", "entries", "groups", "works", "answers")
 
@@ -148,21 +150,26 @@ class LedgerFile:
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", values)
 
     def follow(self, session: str) -> bool:
-        """Take the ledger over for a session of Ray; whether it was an earlier one's.
+        """Take the ledger over for a session of Ray; whether an earlier one's is to be restored.
 
-        What an earlier session held has ended with it. The notes stay, such as the queues.
+        What an earlier session held has ended with it. The notes stay, such as the queues. The
+        answer is the same until `restored`.
         """
         before = self.note(SESSION)
-        if before == session:
-            return False
-        with self._explained():
-            self._file.execute("BEGIN IMMEDIATE")
-            if before is not None:
-                for table in TABLES:
-                    self._file.execute(f"DELETE FROM {table}")
-            self.write_note(SESSION, session)
-            self._file.execute("COMMIT")
-        return before is not None
+        if before != session:
+            with self._explained():
+                self._file.execute("BEGIN IMMEDIATE")
+                if before is not None:
+                    for table in TABLES:
+                        self._file.execute(f"DELETE FROM {table}")
+                self.write_note(SESSION, session)
+                self.write_note(RESTORE, before is not None)
+                self._file.execute("COMMIT")
+        return bool(self.note(RESTORE))
+
+    def restored(self) -> None:
+        """Note that what an earlier session held has been asked for again."""
+        self.write_note(RESTORE, False)
 
     def close(self) -> None:
         """Close the file; may be called twice."""

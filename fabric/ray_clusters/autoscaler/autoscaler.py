@@ -21,7 +21,7 @@ from ...core.ray_clusters.autoscaling import (
     autoscale,
 )
 from ...core.ray_clusters.declaration import GroupName, MachineGroup
-from ...errors import ClusterUnreachable, Conflict, FabricError
+from ...errors import ClusterUnreachable, Conflict, FabricError, Fenced, StoreUnusable
 from ...ray.control_plane.demand_feed import KEY
 from ...ray.control_plane.ray_nodes import RayView
 from ...spec.ray_cluster.reading import ray_cluster_of
@@ -76,6 +76,8 @@ class RayClusterAutoscaler:
         self._nodes: dict[RayClusterUid, Asked] = {}
         self._waiting: dict[RayClusterUid, Waiting] = {}
         self._unmet: dict[RayClusterUid, Mapping[str, str]] = {}
+        self._said: dict[RayClusterUid, str] = {}
+        """The last error of each cluster, which is told once."""
 
     async def run(self) -> None:
         """Look at all clusters again and again, until this task is cancelled. StoreUnusable."""
@@ -99,8 +101,14 @@ class RayClusterAutoscaler:
         for stored in there:
             try:
                 await self._scale(lease, stored)
+            except (Fenced, StoreUnusable):
+                raise
             except (ClusterUnreachable, Conflict) as error:
-                log.info("%s is looked at again: %s", stored.name, error)
+                log.debug("%s is looked at again: %s", stored.name, error)
+            except Exception as error:  # of one cluster, or of a user's decision
+                if self._said.get(stored.uid) != str(error):
+                    log.exception("%s cannot be scaled", stored.name)
+                self._said[stored.uid] = str(error)
 
     async def _forget(self, there: set[RayClusterUid]) -> None:
         for uid in self._nodes.keys() - there:

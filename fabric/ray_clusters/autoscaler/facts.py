@@ -53,9 +53,11 @@ def demand_of(
     """The facts of one moment; `machines` are the records of the lifecycle manager."""
     ready = {name: row for name, row in machines.items() if row["state"] == READY}
     nodes = [node for node in view.nodes.values() if not node.head]
+    fed = _fed(feed, now)
     return Demand(
         seen_s=now,
-        gangs=(*_fed(feed, now), *waiting.gangs(view.pending, now)),
+        gangs=(*(fed or ()), *waiting.gangs(view.pending, now)),
+        whole=fed is not None,
         machines=tuple(
             _supply(node, ready[MachineName(node.name)], now)
             for node in nodes
@@ -77,16 +79,24 @@ def _supply(node: RayNode, row: Mapping[str, Any], now: float) -> Supply:
     )
 
 
-def _fed(feed: bytes | None, now: float) -> list[PendingGang]:
-    """The gangs of the feed that more machines would help; none if it is old or unknown."""
-    document = json.loads(feed) if feed else {}
-    if document.get("format") != FORMAT or now - document["seen"] > STALE_S:
+def _fed(feed: bytes | None, now: float) -> list[PendingGang] | None:
+    """The gangs of the feed that more machines would help; None if it is old, or not understood.
+
+    Without a feed there is no manager of virtual clusters, and so none of them waits.
+    """
+    if feed is None:
         return []
-    return [
-        PendingGang(id=each["id"], groups=groups, since_s=each["since"])
-        for each in document["gangs"]
-        if each["machines_help"] and (groups := _groups(each))
-    ]
+    try:
+        document = json.loads(feed)
+        if document["format"] != FORMAT or now - document["seen"] > STALE_S:
+            return None
+        return [
+            PendingGang(id=each["id"], groups=groups, since_s=each["since"])
+            for each in document["gangs"]
+            if each["machines_help"] and (groups := _groups(each))
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):  # any job may write there
+        return None
 
 
 def _groups(gang: Mapping[str, Any]) -> tuple[BundleGroup, ...]:

@@ -12,7 +12,6 @@ The connection does not survive a fork: a child process opens the file itself.
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import random
@@ -24,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedpilot.common.host.folders import state_home
+from fedpilot.common.host.folders import make_folder, state_home
 from fedpilot.common.host.whole_files import sync
 
 from ...errors import StoreUnusable
@@ -237,22 +236,6 @@ class StoreFile:
                 if not os.access(folder, os.W_OK):
                     return f"{folder} cannot be written to: {error}"
         return str(error)
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and its parents for this user alone; existing ones stay as they are.
-
-    The new entries are on disk afterwards. OSError.
-    """
-    if folder.is_dir():
-        return
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    if not missing:
-        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
-    for each in reversed(missing):
-        with suppress(FileExistsError):
-            each.mkdir(mode=0o700)
-        sync(each.parent)
 
 
 def _user(uid: int) -> str:

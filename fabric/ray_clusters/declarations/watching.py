@@ -17,8 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedpilot.common.host.folders import make_folder
+
 from .records import Revision
-from .store_file import StoreFile, make_folder
+from .store_file import StoreFile
 
 LOOK_S = 1.0
 """How often a watcher looks at the store without being told."""

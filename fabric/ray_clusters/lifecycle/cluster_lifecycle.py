@@ -134,6 +134,7 @@ class ClusterLifecycle:
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._nodes is not None:
                 await self._nodes.close()
+                self._nodes = None
             await self.provider.close()
 
     async def _try(self) -> LifecycleTurn | None:
@@ -199,7 +200,11 @@ class ClusterLifecycle:
         """Keep up with the nodes that Ray knows, however long its control plane takes."""
         while True:
             before = self._seen_nodes, self._answers
-            self._seen_nodes = await self._look_at_ray()
+            try:
+                self._seen_nodes = await self._look_at_ray()
+            except Exception:
+                log.exception("%s: its control plane cannot be understood", self.declared.name)
+                self._seen_nodes, self._answers = {}, False
             if before != (self._seen_nodes, self._answers):
                 self.wake()
             await asyncio.sleep(self.times.quiet_s if self._quiet else self.times.busy_s)

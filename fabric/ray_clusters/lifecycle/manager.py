@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...core.ray_clusters.lifecycle import LifecycleSettings, LifecycleTurn, RayClusterMemory
-from ...errors import FabricError
+from ...errors import FabricError, Fenced, StoreUnusable
 from ..declarations.documents import LIFECYCLE_MANAGER
 from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
 from ..declarations.store import RayClusterStore
@@ -27,6 +27,8 @@ from .memory import cluster_row, machine_row, memory_of
 
 STAND_ASIDE_S = 1.0
 """How often a second manager looks whether the first has ended."""
+AGAIN_S = 5.0
+"""The pause after an error of the loop of one cluster."""
 log = logging.getLogger(__name__)
 
 Providing = Callable[[StoredDeclaration, DeclaredRayCluster], MachineProvider]
@@ -75,28 +77,31 @@ class LifecycleManager:
     def _look(self, lease: Lease, tasks: asyncio.TaskGroup) -> None:
         """Begin a loop for each new declaration, and tell the others what they are declared now."""
         for stored in self.store.declarations():
+            found = self._loops.get(stored.uid)
             try:
                 declared = self.declared(stored)
+                if found is not None:
+                    found.declare(declared, stored.revision, deleted=stored.deleted)
+                else:
+                    self._loops[stored.uid] = self._loop(lease, stored, declared)
+                    tasks.create_task(self._keep(self._loops[stored.uid], lease, stored))
             except FabricError as error:
                 self._refuse(lease, stored, str(error))
-                continue
-            found = self._loops.get(stored.uid)
-            if found is not None:
-                found.declare(declared, stored.revision, deleted=stored.deleted)
-                continue
-            loop = ClusterLifecycle(
-                declared=declared,
-                revision=stored.revision,
-                provider=self.provider(stored, declared),
-                nodes_at=self.nodes_at,
-                remembers=_StoredMemory(self.store, lease, stored.uid),
-                clock=self.clock,
-                settings=self.settings,
-                times=self.times,
-                deleted=stored.deleted,
-            )
-            self._loops[stored.uid] = loop
-            tasks.create_task(self._keep(loop, lease, stored))
+
+    def _loop(
+        self, lease: Lease, stored: StoredDeclaration, declared: DeclaredRayCluster
+    ) -> ClusterLifecycle:
+        return ClusterLifecycle(
+            declared=declared,
+            revision=stored.revision,
+            provider=self.provider(stored, declared),
+            nodes_at=self.nodes_at,
+            remembers=_StoredMemory(self.store, lease, stored.uid),
+            clock=self.clock,
+            settings=self.settings,
+            times=self.times,
+            deleted=stored.deleted,
+        )
 
     def _refuse(self, lease: Lease, stored: StoredDeclaration, reason: str) -> None:
         """Tell why a declaration cannot be used; what runs of its cluster goes on."""
@@ -105,10 +110,21 @@ class LifecycleManager:
         self.store.put_status(lease, stored.uid, status)
 
     async def _keep(self, loop: ClusterLifecycle, lease: Lease, stored: StoredDeclaration) -> None:
-        """Keep one cluster as declared until it is deleted; then nothing of it is kept."""
-        await loop.run()
-        await loop.provider.forget()
-        await asyncio.to_thread(self.store.finish, lease, stored.name, stored.uid)
+        """Keep one cluster as declared until it is deleted; then nothing of it is kept.
+
+        What goes wrong with one cluster does not touch the others: it is tried again.
+        """
+        while True:
+            try:
+                await loop.run()
+                await loop.provider.forget()
+                await asyncio.to_thread(self.store.finish, lease, stored.name, stored.uid)
+                break
+            except (Fenced, StoreUnusable):
+                raise
+            except Exception:
+                log.exception("%s is kept no more, and will be again in %g s", stored.name, AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
         del self._loops[stored.uid]
 
 

@@ -19,6 +19,15 @@ def check_provided(declared: DeclaredRayCluster) -> None:
             f"Ray cluster {declared.name!r}: this version has the providers "
             f"{', '.join(PROVIDERS)}, not {declared.provider}"
         )
+    for given, key in (
+        (declared.fault_tolerance is not None, "spec.gcsFaultToleranceOptions"),
+        (declared.in_tree_autoscaling, "spec.enableInTreeAutoscaling"),
+    ):
+        if given:
+            raise SpecError(
+                f"Ray cluster {declared.name!r}: the provider {declared.provider} of this version "
+                f"cannot do `{key}`; leave it out"
+            )
 
 
 def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> MachineProvider:

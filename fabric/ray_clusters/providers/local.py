@@ -14,11 +14,13 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fedpilot.common.host.folders import make_folder
 from fedpilot.common.host.marked_processes import (
     MarkedProcess,
     handle,
@@ -36,6 +38,8 @@ from .ray_start import MARK, TOKEN, environment, flags, mark_of
 STARTER = "fedpilot.fabric.ray.starting.machine"
 RAYLET, CONTROL_PLANE = "raylet", "gcs_server"
 LOG = "start.log"
+SESSIONS = "fedpilot-ray-"
+"""What the names of folders of Ray's sessions begin with."""
 GRACE_S = 2.0
 """How long a raylet, then the control plane, may take to end in order before they are killed."""
 KILLED_S = 30.0
@@ -58,12 +62,16 @@ class LocalMachines:
         self._watched: dict[tuple[int, int], int] = {}
         """Handles of the processes whose end matters, by pid and begin."""
         self._woken = asyncio.Event()
-        self._machines.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _explained("cannot make the folder of the cluster"):
+            for each in (folder.parent, folder, self._machines):
+                make_folder(each)
+                each.chmod(0o700)
 
     # -- what is there -----------------------------------------------------------------------------
 
     async def look(self) -> ProviderView:
-        found = await asyncio.to_thread(marked_processes, MARK, mark_of(self._uid))
+        with _explained("cannot look at the processes"):
+            found = await asyncio.to_thread(marked_processes, MARK, mark_of(self._uid))
         by_name: dict[MachineName, list[MarkedProcess]] = {}
         for process in found:
             name = MachineName(process.mark.removeprefix(mark_of(self._uid)))
@@ -147,7 +155,7 @@ class LocalMachines:
         given = flags(
             order,
             address=self._address_for(order),
-            client_port=_free_port(),
+            free_ports=(_free_port(), _free_port()),
             folder=self._ray_folder(),
         )
         with (folder / LOG).open("wb") as log:
@@ -172,12 +180,19 @@ class LocalMachines:
         self._woken.set()
 
     def _address_for(self, order: MachineOrder) -> str:
-        """The address of the head, kept when a new head starts."""
+        """The address of the head: kept by a new head if it can be, and known to workers."""
         file = self._folder / "address"
-        if not file.exists():
-            declared = order.cluster.head.template.parameters.get("port")
-            _write(file, f"{_own_address()}:{declared or _free_port()}")
-        return file.read_text()
+        known = file.read_text() if file.exists() else ""
+        if order.group.name != HEAD:
+            return known
+        declared = order.group.template.parameters.get("port", "0")
+        port = int(declared) or int(known.rpartition(":")[2] or 0)
+        if not int(declared) and not _is_free(port):
+            port = _free_port()
+        now = f"{_own_address()}:{port or _free_port()}"
+        if now != known:
+            _write(file, now)
+        return now
 
     def _token_file(self) -> Path:
         file = self._folder / TOKEN
@@ -186,13 +201,17 @@ class LocalMachines:
         return file
 
     def _ray_folder(self) -> Path:
-        """Where Ray keeps its sessions: a short path, since there are sockets below it."""
+        """Where Ray keeps its sessions: a short path, since there are sockets below it.
+
+        Ray opens its folder to all users, so it gets one inside of a folder of ours.
+        """
         file = self._folder / "sessions"
-        if not file.exists():
-            usual = Path(tempfile.gettempdir())
-            root = usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")
-            _write(file, tempfile.mkdtemp(prefix="fedpilot-ray-", dir=root))
-        return Path(file.read_text())
+        known = Path(file.read_text()) if file.exists() else None
+        if known is None or not _is_ours(known):
+            root = _short_root()
+            known = Path(tempfile.mkdtemp(prefix=SESSIONS, dir=root))
+            _write(file, str(known))
+        return known / "r"
 
     @property
     def address(self) -> str | None:
@@ -243,8 +262,11 @@ class LocalMachines:
     async def forget(self) -> None:
         """Remove what is kept of a cluster that has no machines any more."""
         with _explained("cannot remove what the cluster has left"):
-            await asyncio.to_thread(shutil.rmtree, self._ray_folder(), ignore_errors=True)
-            await asyncio.to_thread(shutil.rmtree, self._folder)
+            file = self._folder / "sessions"
+            if file.exists() and _is_ours(sessions := Path(file.read_text())):
+                await asyncio.to_thread(shutil.rmtree, sessions, ignore_errors=True)
+            if self._folder.exists():
+                await asyncio.to_thread(shutil.rmtree, self._folder)
 
     async def close(self) -> None:
         for waiting in tuple(self._starters):
@@ -259,9 +281,40 @@ class LocalMachines:
 
 def _failure(folder: Path) -> str:
     """Why a machine did not start, with the end of what `ray start` said."""
-    reason = str(json.loads((folder / FAILED).read_text()))
-    said = (folder / LOG).read_text(errors="replace").strip()
+    try:
+        reason = str(json.loads((folder / FAILED).read_text()))
+        said = (folder / LOG).read_text(errors="replace").strip()
+    except (OSError, ValueError):  # its disk is full, or it is just being removed
+        return "it could not be started"
     return reason if not said else f"{reason}; ray start said: {said[-TAIL:]}"
+
+
+def _short_root() -> Path:
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) <= LONGEST_ROOT else Path("/tmp")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder of sessions is one that we have made, and that no other user can change."""
+    if folder.parent != _short_root() or not folder.name.startswith(SESSIONS):
+        return False
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _is_free(port: int) -> bool:
+    if not port:
+        return False
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def _own_address() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...core.ray_clusters.declaration import HEAD, LEDGER, MACHINES_COME, MachineName
+from ...spec.ray_cluster.start_parameters import PARAMETERS
 from .protocol import MachineOrder
 
 MARK = "FEDPILOT_MACHINE"
@@ -27,23 +28,31 @@ ANY_PORT: Mapping[str, str] = {
 """Ports of which every raylet of a computer needs its own; some of Ray's defaults are fixed."""
 
 
+USAGE = "disable-usage-stats"
+"""A flag that every head has."""
+FLAGS = frozenset(name for name, each in PARAMETERS.items() if each.flag)
+
+
 def mark_of(uid: str, machine: MachineName | str = "") -> str:
     """The mark of a machine, or what the marks of all machines of a cluster begin with."""
     return f"{uid}/{machine}"
 
 
-def flags(order: MachineOrder, *, address: str, client_port: int, folder: Path) -> list[str]:
+def flags(
+    order: MachineOrder, *, address: str, free_ports: tuple[int, int], folder: Path
+) -> list[str]:
     """The flags of `ray start` for a machine.
 
-    `address` is `host:port` of the head, `client_port` a free one of the head's Ray Client, and
-    `folder` the place of Ray's sessions.
+    `address` is `host:port` of the head. A head takes the free ports for Ray Client and for its
+    dashboard, whose default ports another Ray of this computer may have. `folder` is the place of
+    Ray's sessions.
     """
     head = order.group.name == HEAD
     template = order.group.template
     ray = dict(ANY_PORT)
     ray["object-store-memory"] = str(OBJECT_STORE_BYTES)
     if head:
-        ray["ray-client-server-port"] = str(client_port)
+        ray["ray-client-server-port"], ray["dashboard-port"] = map(str, free_ports)
     ray |= template.parameters
     amounts = template.amounts
     for name, flag in (("CPU", "num-cpus"), ("GPU", "num-gpus"), ("memory", "memory")):
@@ -58,11 +67,16 @@ def flags(order: MachineOrder, *, address: str, client_port: int, folder: Path) 
         ray["port"] = address.rpartition(":")[2]
         ray["temp-dir"] = str(folder)
         return ["--head", "--disable-usage-stats", *_written(ray)]
-    return [*_written(ray | {"address": address})]
+    return _written(ray | {"address": address})
 
 
 def _written(parameters: Mapping[str, str]) -> list[str]:
-    return [f"--{name}={value}" for name, value in sorted(parameters.items())]
+    """As `ray start` takes them: a flag is there without a value, or it is not."""
+    return [
+        f"--{name}" if name in FLAGS else f"--{name}={value}"
+        for name, value in sorted(parameters.items())
+        if name not in FLAGS or (value.lower() == "true" and name != USAGE)
+    ]
 
 
 def environment(
@@ -80,6 +94,8 @@ def environment(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's 15 starves workers on a busy computer
         **order.group.template.environment,
+        # Ray's workers would put their titles over their environment, and so lose the mark.
+        "SPT_NOENV": "1",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder / TOKEN),
         LEDGER: str(folder / "virtual-clusters"),

@@ -59,6 +59,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         serving.store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", [LIFECYCLE_MANAGER, AUTOSCALER])
 def test_a_process_that_is_killed_starts_again_and_the_other_goes_on(
     serving: Serving, role: RoleName
@@ -70,6 +71,7 @@ def test_a_process_that_is_killed_starts_again_and_the_other_goes_on(
     assert serving.holder(other) == beside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_both_end_with_it_however_it_ends(serving: Serving, number: signal.Signals) -> None:
     serving.process.send_signal(number)
@@ -79,6 +81,7 @@ def test_both_end_with_it_however_it_ends(serving: Serving, number: signal.Signa
     until(lambda: not serving.store.is_held(AUTOSCALER))
 
 
+@pytest.mark.slow
 def test_without_an_autoscaler_there_is_the_manager_alone(tmp_path: Path) -> None:
     serving = Serving(tmp_path, "--no-autoscaler")
     try:

@@ -190,6 +190,13 @@ def test_old_or_missing_facts_change_nothing() -> None:
     assert autoscale([small], None, NOW, RULES).edits == {}
 
 
+def test_while_it_is_not_known_what_waits_machines_come_and_none_leaves() -> None:
+    small = group("small", 2, replicas=1, idle_s=1.0)
+    idle = machine(small, 1, idle_s=90)
+    assert plan([small], machines=[idle], whole=False).edits == {}
+    assert replicas(plan([small], [gang("a", 4)], [idle], whole=False)) == {"small": 2}
+
+
 def test_a_group_that_cannot_start_machines_is_not_counted_on() -> None:
     small, large = group("small", 2, replicas=1), LARGE
     found = plan([small, large], [gang("a", 1)], stuck=frozenset({small.name}))

@@ -234,6 +234,9 @@ def test_a_ledger_that_outlives_its_session_keeps_its_notes_alone(tmp_path: Path
     assert not file.follow("session-1")  # another manager of the same session
     assert len(file.load().entries) == 2
     assert file.follow("session-2")
+    assert file.follow("session-2")  # the first attempt died before it had restored anything
+    file.restored()
+    assert not file.follow("session-2")
     assert not file.load().entries
     assert not file.load().groups
     assert (file.note("queues"), file.name) == ({"projects": []}, name)

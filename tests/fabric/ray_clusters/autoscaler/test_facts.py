@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from fedpilot.fabric.core.ray_clusters.autoscaling import NODE_GROUP
 from fedpilot.fabric.core.ray_clusters.declaration import MachineName
 from fedpilot.fabric.core.ray_clusters.demand import UnplacedGang
@@ -90,10 +92,23 @@ def test_gangs_of_the_feed_are_whole_with_policies_and_selectors() -> None:
     ] * 2
 
 
-def test_an_old_an_unknown_and_no_feed_say_nothing() -> None:
-    unknown = json.dumps({"format": 99}).encode()
-    for feed in (fed(gang("a"), at=NOW - STALE_S - 1), unknown, None):
-        assert demand_of(RayView(), feed, {}, [], Waiting(), NOW).gangs == ()
+@pytest.mark.parametrize(
+    "feed",
+    [
+        pytest.param(fed(gang("a"), at=NOW - STALE_S - 1), id="an old one"),
+        pytest.param(json.dumps({"format": 99}).encode(), id="one of another format"),
+        pytest.param(b"[]", id="no document"),
+        pytest.param(b"x", id="no JSON"),
+    ],
+)
+def test_a_feed_that_does_not_hold_says_nothing_and_no_machine_leaves(feed: bytes) -> None:
+    found = demand_of(RayView(), feed, {}, [], Waiting(), NOW)
+    assert (found.gangs, found.whole) == ((), False)
+
+
+def test_without_a_feed_no_virtual_cluster_waits() -> None:
+    found = demand_of(RayView(), None, {}, [], Waiting(), NOW)
+    assert (found.gangs, found.whole) == ((), True)
 
 
 def test_machines_are_those_that_both_ray_and_the_records_have() -> None:

@@ -28,7 +28,7 @@ def order(of: MachineGroup) -> MachineOrder:
 
 
 def asked(of: MachineGroup) -> dict[str, str]:
-    found = flags(order(of), address="10.0.0.1:6400", client_port=10002, folder=FOLDER)
+    found = flags(order(of), address="10.0.0.1:6400", free_ports=(10002, 8266), folder=FOLDER)
     return dict(each.removeprefix("--").partition("=")[::2] for each in found)
 
 
@@ -37,6 +37,7 @@ def test_a_head_gets_its_ports_and_the_folder_of_sessions() -> None:
     assert "head" in found
     assert "address" not in found
     assert (found["port"], found["ray-client-server-port"]) == ("6400", "10002")
+    assert found["dashboard-port"] == "8266"
     assert found["temp-dir"] == "/sessions"
     assert found["node-name"] == "c-headgroup-0"
 
@@ -44,7 +45,9 @@ def test_a_head_gets_its_ports_and_the_folder_of_sessions() -> None:
 def test_a_worker_gets_the_address_of_its_head_and_nothing_of_a_heads() -> None:
     found = asked(group("small"))
     assert found["address"] == "10.0.0.1:6400"
-    assert not {"head", "port", "temp-dir", "ray-client-server-port"} & found.keys()
+    assert (
+        not {"head", "port", "temp-dir", "ray-client-server-port", "dashboard-port"} & found.keys()
+    )
     assert found["labels"] == "ray.io/node-group=small"
 
 
@@ -63,6 +66,20 @@ def test_amounts_and_labels_are_those_of_the_template() -> None:
     assert found["object-store-memory"] == "80000000"
 
 
+def test_a_flag_is_there_without_a_value_or_not_at_all() -> None:
+    given = {"enable-object-reconstruction": "true", "no-redirect-output": "false"}
+    template = MachineTemplate(parameters={**given, "disable-usage-stats": "true"})
+    head = flags(
+        order(MachineGroup(name=HEAD, template=template)),
+        address="10.0.0.1:6400",
+        free_ports=(1, 2),
+        folder=FOLDER,
+    )
+    assert "--enable-object-reconstruction" in head
+    assert head.count("--disable-usage-stats") == 1
+    assert not any("no-redirect-output" in each for each in head)
+
+
 def test_a_machine_has_the_clusters_token_and_no_variable_of_ray_that_its_manager_has() -> None:
     template = MachineTemplate(environment={"OMP_NUM_THREADS": "1", "RAY_x": "2"})
     inherited = {"RAY_ADDRESS": "elsewhere", "RAY_AUTH_MODE": "disabled", "HOME": "/h"}
@@ -73,6 +90,7 @@ def test_a_machine_has_the_clusters_token_and_no_variable_of_ray_that_its_manage
         "RAY_x": "2",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        "SPT_NOENV": "1",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": "/f/token",
         "FEDPILOT_LEDGER": "/f/virtual-clusters",
