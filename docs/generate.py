@@ -135,7 +135,7 @@ RAY_CLUSTER_HEAD = """\
 # The document RayCluster
 
 A YAML or JSON file that declares a Ray cluster: a head, and groups of workers. It has the names of
-KubeRay's resource (`ray.io/v1`), whatever provides the machines, and sections `fedpilot` for what
+KubeRay's resource (`ray.io/v1`), for all providers of machines, and sections `fedpilot` for what
 KubeRay does not have.
 
 ```yaml

@@ -39,7 +39,7 @@ def serve(store_path: Path | None, decides: str, fixed: bool) -> None:
     Two processes do so: a lifecycle manager, which starts and ends machines, and an autoscaler,
     which declares more machines for work that has no room, and fewer where machines are idle,
     between minReplicas and maxReplicas. Per store there is one of each; a second one waits until
-    the first has ended. When they end, in whatever way, the Ray clusters go on, and the next
+    the first has ended. When they end, even by a crash, the Ray clusters go on, and the next
     `serve` takes them over.
 
     \b

@@ -35,7 +35,7 @@ class PendingGang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
+class SuppliedMachine:
     """A machine that is there."""
 
     name: MachineName
@@ -55,7 +55,7 @@ class Demand:
     seen_s: float
     """When it was seen."""
     gangs: tuple[PendingGang, ...] = ()
-    machines: tuple[Supply, ...] = ()
+    machines: tuple[SuppliedMachine, ...] = ()
     """Those that Ray uses, and that do not leave."""
     offers: Mapping[GroupName, Resources] = field(default_factory=dict, hash=False)
     """What a machine of a group offers, where one was seen: its template may leave that open."""

@@ -1,4 +1,4 @@
-"""What is declared of a Ray cluster, whatever provides its machines: a head and groups of workers.
+"""What is declared of a Ray cluster, for all providers of machines: a head and groups of workers.
 
 The names follow the RayCluster resource (`ray.io/v1`), which `fabric/spec/ray_cluster/` reads.
 """

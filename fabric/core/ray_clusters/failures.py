@@ -42,7 +42,7 @@ class FailureSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryDecision:
     """From when on a group may start machines."""
 
     from_s: float
@@ -80,13 +80,13 @@ def patience(
     template: str,
     now: float,
     settings: FailureSettings,
-) -> Patience:
+) -> RetryDecision:
     """When a group may start its next machine, given its failures that still count."""
     attempts = _attempts(
         each for each in failures if each.group == group and each.template == template
     )
     if not attempts:
-        return Patience(from_s=now)
+        return RetryDecision(from_s=now)
     last = attempts[-1][-1]
     crashes = sum(any(each.joined for each in attempt) for attempt in attempts)
     for many, most, what in (
@@ -94,7 +94,7 @@ def patience(
         (len(attempts) - crashes, settings.joins, "machines did not join"),
     ):
         if many >= most:
-            return Patience(
+            return RetryDecision(
                 from_s=last.at_s + settings.forget_s,
                 reason=f"its {what} {many} times in a row; the last time: {last.reason}",
                 given_up=True,
@@ -102,8 +102,10 @@ def patience(
     wait_s = 0.0 if len(attempts) == 1 else settings.first_s * 2 ** (len(attempts) - 2)
     until = last.at_s + min(wait_s, settings.longest_s)
     if until <= now:
-        return Patience(from_s=now)
-    return Patience(from_s=until, reason=f"a machine failed, and it waits a moment: {last.reason}")
+        return RetryDecision(from_s=now)
+    return RetryDecision(
+        from_s=until, reason=f"a machine failed, and it waits a moment: {last.reason}"
+    )
 
 
 def _attempts(failures: Iterable[Failure]) -> Sequence[Sequence[Failure]]:

@@ -29,7 +29,7 @@ from ...spec.ray_cluster.scaling import scaled
 from ..declarations.documents import AUTOSCALER
 from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
 from ..declarations.store import RayClusterStore
-from .facts import Waiting, demand_of
+from .facts import FirstSeen, demand_of
 
 LOOK_S = 1.0
 """How often all clusters are looked at."""
@@ -44,7 +44,7 @@ Decide = Callable[
 """A decision like `autoscale`."""
 
 
-class Asked(Protocol):
+class ScaledRay(Protocol):
     """The control plane of one Ray cluster. Calls raise ClusterUnreachable."""
 
     @property
@@ -65,7 +65,7 @@ class RayClusterAutoscaler:
     """The autoscaler of a site."""
 
     store: RayClusterStore
-    nodes_at: Callable[[str, str], Asked]
+    nodes_at: Callable[[str, str], ScaledRay]
     """The control plane at an address, with a token."""
     clock: Callable[[], float] = time.time
     decide: Decide = autoscale
@@ -73,8 +73,8 @@ class RayClusterAutoscaler:
     look_s: float = LOOK_S
 
     def __post_init__(self) -> None:
-        self._nodes: dict[RayClusterUid, Asked] = {}
-        self._waiting: dict[RayClusterUid, Waiting] = {}
+        self._nodes: dict[RayClusterUid, ScaledRay] = {}
+        self._waiting: dict[RayClusterUid, FirstSeen] = {}
         self._unmet: dict[RayClusterUid, Mapping[str, str]] = {}
         self._said: dict[RayClusterUid, str] = {}
         """The last error of each cluster, which is told once."""
@@ -145,7 +145,7 @@ class RayClusterAutoscaler:
             nodes = self.nodes_at(status["address"], _token(status))
             self._nodes[stored.uid] = nodes
         view, feed = await asyncio.gather(nodes.look(), nodes.value(KEY))
-        waiting = self._waiting.setdefault(stored.uid, Waiting())
+        waiting = self._waiting.setdefault(stored.uid, FirstSeen())
         return demand_of(
             view,
             feed,

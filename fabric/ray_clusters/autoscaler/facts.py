@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.ray_clusters.autoscaling import NODE_GROUP, Demand, PendingGang, Supply
+from ...core.ray_clusters.autoscaling import NODE_GROUP, Demand, PendingGang, SuppliedMachine
 from ...core.ray_clusters.declaration import GroupName, MachineName
 from ...core.records import Bundle, BundleGroup, SchedulingPolicy
 from ...core.resources import UNIT, Resources
@@ -22,7 +22,7 @@ READY = "ready"
 """The state of a machine in the records of the lifecycle manager."""
 
 
-class Waiting:
+class FirstSeen:
     """Since when Ray has had no room for what it does not date itself."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def demand_of(
     feed: bytes | None,
     machines: Mapping[MachineName, Mapping[str, Any]],
     stuck: Iterable[GroupName],
-    waiting: Waiting,
+    waiting: FirstSeen,
     now: float,
 ) -> Demand:
     """The facts of one moment; `machines` are the records of the lifecycle manager."""
@@ -68,8 +68,8 @@ def demand_of(
     )
 
 
-def _supply(node: RayNode, row: Mapping[str, Any], now: float) -> Supply:
-    return Supply(
+def _supply(node: RayNode, row: Mapping[str, Any], now: float) -> SuppliedMachine:
+    return SuppliedMachine(
         name=MachineName(node.name),
         group=GroupName(row["group"]),
         free=node.available,

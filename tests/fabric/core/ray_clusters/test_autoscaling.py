@@ -15,7 +15,7 @@ from fedpilot.fabric.core.ray_clusters.autoscaling import (
     AutoscalerSettings,
     Demand,
     PendingGang,
-    Supply,
+    SuppliedMachine,
     autoscale,
 )
 from fedpilot.fabric.core.ray_clusters.declaration import (
@@ -46,9 +46,9 @@ def group(
 
 def machine(
     of: MachineGroup, number: int, used: float = 0, idle_s: float | None = None, age_s: float = 500
-) -> Supply:
+) -> SuppliedMachine:
     total = of.template.resources
-    return Supply(
+    return SuppliedMachine(
         name=MachineName(f"{of.name}-{number}"),
         group=of.name,
         free=total - Resources.of({"CPU": used}),
@@ -75,7 +75,7 @@ def gang(
 def plan(
     groups: Sequence[MachineGroup],
     gangs: Sequence[PendingGang] = (),
-    machines: Sequence[Supply] = (),
+    machines: Sequence[SuppliedMachine] = (),
     **fields: object,
 ) -> AutoscalerPlan:
     demand = Demand(seen_s=NOW, gangs=tuple(gangs), machines=tuple(machines))
@@ -113,7 +113,7 @@ SMALL, LARGE = group("small", 2), group("large", 8, cost=3.0)
     ],
 )
 def test_machines_for_what_waits(
-    gangs: list[PendingGang], machines: list[Supply], expected: dict[str, int]
+    gangs: list[PendingGang], machines: list[SuppliedMachine], expected: dict[str, int]
 ) -> None:
     there = [replace(SMALL, replicas=len(machines)), LARGE]
     found = replicas(plan(there, gangs, machines))
@@ -171,7 +171,7 @@ def test_a_machine_that_is_idle_for_long_leaves_and_never_below_the_minimum() ->
         ),
     ],
 )
-def test_a_machine_stays(supply: Supply) -> None:
+def test_a_machine_stays(supply: SuppliedMachine) -> None:
     small = group("small", 2, replicas=1, idle_s=60.0)
     assert plan([small], machines=[supply]).edits == {}
 

@@ -21,7 +21,7 @@ from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.core.selectors import In
 from fedpilot.fabric.ray.control_plane.demand_feed import KEY, REPEAT_S, DemandFeed
 from fedpilot.fabric.ray.control_plane.ray_nodes import RayNode, RayView
-from fedpilot.fabric.ray_clusters.autoscaler.facts import STALE_S, Waiting, demand_of
+from fedpilot.fabric.ray_clusters.autoscaler.facts import STALE_S, FirstSeen, demand_of
 
 NOW = 1000.0
 ONE = Resources.of({"CPU": 1})
@@ -83,7 +83,7 @@ def test_the_feed_is_written_when_it_changes_and_from_time_to_time() -> None:
 def test_gangs_of_the_feed_are_whole_with_policies_and_selectors() -> None:
     flexible = gang("b", groups=(), flexible=Resources.of({"CPU": 2, "memory": 8}))
     helpless = gang("c", machines_help=False)
-    found = demand_of(RayView(), fed(gang("a"), flexible, helpless), {}, [], Waiting(), NOW)
+    found = demand_of(RayView(), fed(gang("a"), flexible, helpless), {}, [], FirstSeen(), NOW)
     whole, parts = found.gangs
     assert (whole.id, whole.groups, whole.since_s) == ("a", (SPREAD,), 900.0)
     assert whole.groups[0].bundles[0].selector == {"zone": In("a")}
@@ -102,12 +102,12 @@ def test_gangs_of_the_feed_are_whole_with_policies_and_selectors() -> None:
     ],
 )
 def test_a_feed_that_does_not_hold_says_nothing_and_no_machine_leaves(feed: bytes) -> None:
-    found = demand_of(RayView(), feed, {}, [], Waiting(), NOW)
+    found = demand_of(RayView(), feed, {}, [], FirstSeen(), NOW)
     assert (found.gangs, found.whole) == ((), False)
 
 
 def test_without_a_feed_no_virtual_cluster_waits() -> None:
-    found = demand_of(RayView(), None, {}, [], Waiting(), NOW)
+    found = demand_of(RayView(), None, {}, [], FirstSeen(), NOW)
     assert (found.gangs, found.whole) == ((), True)
 
 
@@ -124,7 +124,7 @@ def test_machines_are_those_that_both_ray_and_the_records_have() -> None:
     )
     rows = {MachineName(name): row() for name in ("h", "a", "b", "leaves")}
     rows[MachineName("starts")] = row("starting")
-    found = demand_of(view, None, rows, [], Waiting(), NOW)
+    found = demand_of(view, None, rows, [], FirstSeen(), NOW)
     assert [(each.name, each.idle_since_s) for each in found.machines] == [
         ("a", 970.0),
         ("b", None),
@@ -134,7 +134,7 @@ def test_machines_are_those_that_both_ray_and_the_records_have() -> None:
 
 
 def test_what_ray_does_not_date_waits_since_it_was_first_seen() -> None:
-    waiting = Waiting()
+    waiting = FirstSeen()
     one = BundleGroup(bundles=(Bundle(resources=ONE),), policy=SchedulingPolicy.PACK)
     assert [each.since_s for each in waiting.gangs([one], 1.0)] == [1.0]
     assert [each.since_s for each in waiting.gangs([one, one], 2.0)] == [1.0, 2.0]
