@@ -1,7 +1,7 @@
 """Processes that carry a mark in their environment, which all that they start inherit.
 
-A mark that is drawn at random tells them apart from all other processes, whatever their pids and
-names are, also for a successor of the process that started them.
+A mark is drawn at random, so no other process has it. A successor of the process that started them
+finds them by it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ INSERT INTO counter VALUES (0, 0, 0);
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
-"""`counter` has one row: the last number, that of the last change of the declarations, and that of
+"""`counter` has one row: the numbers of the last change, of the last change of a declaration, and of
 the last removal whose uid is forgotten."""
 
 

@@ -30,7 +30,7 @@ def written_since(
 
 
 def put(connection: sqlite3.Connection, declaration: StoredDeclaration) -> None:
-    """Write a declaration, over that of the same uid."""
+    """Write a declaration; it replaces the one of the same uid."""
     connection.execute(
         "INSERT OR REPLACE INTO declarations VALUES (?, ?, ?, ?, ?, ?, ?)",
         (

@@ -62,7 +62,7 @@ def _short(folder: Path) -> Iterator[str]:
 
 
 class StoreWatch:
-    """Wakes when the store changes, by whatever process; for one task of one event loop."""
+    """Wakes when any process changes the store; for one task of one event loop."""
 
     def __init__(self, path: Path, *, declarations_only: bool = False) -> None:
         """Watch from now on; with `declarations_only` neither status nor events. StoreUnusable."""

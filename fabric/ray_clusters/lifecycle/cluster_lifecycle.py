@@ -1,7 +1,7 @@
 """ClusterLifecycle: keeps one declared Ray cluster as declared. It observes, decides and acts.
 
 What it decides is remembered before it acts. Actions on different machines go on side by side; a
-machine has one at a time. Whatever happens wakes it: a new declaration, a process that ends, an
+machine has one at a time. All that happens wakes it: a new declaration, a process that ends, an
 action that is over; and it looks at Ray from time to time.
 """
 

@@ -176,3 +176,22 @@ def test_a_cluster_with_fixed_numbers_is_left_alone(site: ScaledSite) -> None:
             assert site.replicas() == 1
 
     asyncio.run(story())
+
+
+def test_a_decision_that_fails_does_not_end_the_autoscaler(site: ScaledSite) -> None:
+    failures = [ValueError("it is odd"), KeyError("small")]
+
+    def at_first_odd(groups, demand, now, settings):  # type: ignore[no-untyped-def]
+        if failures:
+            raise failures.pop()
+        return autoscale(groups, demand, now, settings)
+
+    async def story() -> None:
+        autoscaler = site.autoscaler(decide=at_first_odd)
+        async with managed(site.manager()), scaling(autoscaler) as task:
+            site.declare()
+            site.hosts.pending = tasks(6)
+            await until(lambda: task.done() or site.replicas() == 3)
+            assert not task.done()
+
+    asyncio.run(story())

@@ -1,4 +1,4 @@
-"""The lock of a role is that of the file which is there, not of one that was removed."""
+"""A role is locked by the file that is there now, not by a removed one."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from fedpilot.fabric.errors import Fenced, SpecError
 from fedpilot.fabric.ray_clusters.declarations.documents import LIFECYCLE_MANAGER
 from fedpilot.fabric.ray_clusters.declarations.records import UNDECLARED, StoredDeclaration
 from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
+from fedpilot.fabric.ray_clusters.providers.fake import FakeMachines
+from fedpilot.fabric.ray_clusters.providers.protocol import ProviderView
 from machine_world import declared, group
 
 NAME = RayClusterName("c")
@@ -187,5 +189,35 @@ def test_a_manager_that_was_followed_ends(site: Site) -> None:
             site.declare(2)
             with pytest.raises(Fenced):
                 await asyncio.wait_for(task, 120)
+
+    run(story())
+
+
+def test_an_error_of_one_cluster_does_not_touch_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpilot.fabric.ray_clusters.lifecycle.manager.AGAIN_S", 0.01)
+    broken = [True]
+    other = RayClusterName("other")
+
+    class Breaking(FakeMachines):
+        async def look(self) -> ProviderView:
+            if broken[0]:
+                raise ValueError("it says something odd")
+            return await super().look()
+
+    async def story() -> None:
+        manager = site.manager()
+        usual = manager.provider
+        manager.provider = lambda stored, declared: (
+            Breaking(site.hosts, stored.uid) if stored.name == other else usual(stored, declared)
+        )
+        async with managed(manager) as task:
+            site.store.apply(other, {"n": 0}, saw=UNDECLARED, by="ann", at=1.0)
+            site.declare(1)
+            await until(lambda: "c-small-1" in site.machines())
+            assert not task.done()
+            broken[0] = False
+            await until(lambda: "other-headgroup-0" in site.machines())
 
     run(story())
