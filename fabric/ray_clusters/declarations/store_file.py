@@ -61,8 +61,8 @@ INSERT INTO counter VALUES (0, 0, 0);
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
-"""`counter` has one row: the numbers of the last change, of the last change of a declaration, and of
-the last removal whose uid is forgotten."""
+"""`counter` has one row, with the numbers of the last change, of the last change of a declaration,
+and of the last removal whose uid is forgotten."""
 
 
 def default_store() -> Path:
