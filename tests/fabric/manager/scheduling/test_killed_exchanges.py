@@ -37,6 +37,12 @@ class Killed(BaseException):
     """The manager's process ends here."""
 
 
+def expects_kills(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say nothing of a task that was killed, as nothing awaits a plan made in a thread."""
+    if not isinstance(context.get("exception"), Killed):
+        loop.default_exception_handler(context)
+
+
 @dataclass
 class Situation:
     """Machines that one team fills, and a request of another team within its quota."""
@@ -213,6 +219,7 @@ class Course:
 
 async def exchange(folder: Path, given: Situation, moment: Moment | None, later: int) -> bool:
     """The claimant asks, and the manager dies at a moment; whether any work left for it."""
+    asyncio.get_running_loop().set_exception_handler(expects_kills)
     world = await given.begin(folder)
     before, course = {*world.states()}, Course(world, moment)
     course.follow()
