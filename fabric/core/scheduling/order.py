@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from .records import UNLIMITED, Amounts, PoolQueue, QueueIndex, WorkloadId
-from .snapshot import Kind, Line
+from .records import UNLIMITED, Amounts, Line, PoolQueue, QueueIndex, WorkloadId, within
+from .snapshot import Kind
 
 QueueKey: TypeAlias = tuple[bool, bool, int, bool, float, float, float, int, str]
 Place: TypeAlias = tuple[bool, int, bool, float, WorkloadId]
@@ -242,15 +242,15 @@ class Contest:
 def furthest_over(
     queue: PoolQueue,
     share: Amounts,
+    entitled: Amounts,
     allocated: Sequence[int],
     units: Sequence[int],
 ) -> tuple[bool, bool, int, float, int, str]:
     """How soon a queue gives for others; the largest gives first: over its share, over its quota,
     of lower priority, furthest over."""
-    entitled = entitlement(queue, share)
     return (
-        any(has > part for has, part in zip(allocated, share, strict=True)),
-        any(has > quota for has, quota in zip(allocated, queue.quota, strict=True)),
+        not within(allocated, share),
+        not within(allocated, queue.quota),
         -queue.priority,
         dominant_share(allocated, entitled, units),
         queue.created,

@@ -19,6 +19,8 @@ MachineIndex = NewType("MachineIndex", int)
 
 Amounts = tuple[int, ...]
 """One whole number of units per resource of the snapshot, in its order."""
+Line = tuple[float, WorkloadId]
+"""A place in line: submit order and id."""
 
 UNLIMITED = 1 << 62
 """More than any amount: no limit, or a quota of everything."""
@@ -33,12 +35,15 @@ def minus(a: Amounts, b: Amounts) -> Amounts:
 
 
 def times(count: int, a: Amounts) -> Amounts:
-    return tuple([count * x for x in a])
+    return a if count == 1 else tuple([count * x for x in a])
 
 
-def within(a: Amounts, b: Amounts) -> bool:
+def within(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether `a` is at most `b` in every resource."""
-    return all(x <= y for x, y in zip(a, b, strict=True))
+    for x, y in zip(a, b, strict=True):  # noqa: SIM110 - half the time of `all`, asked at each step
+        if x > y:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,8 +380,13 @@ Decision = StartMembers | StopMembers | MoveMember
 class Pending:
     """Workloads that stay as they are, and why."""
 
-    workloads: tuple[WorkloadId, ...]
+    lines: tuple[Line, ...]
     reason: Reason
+
+    @property
+    def workloads(self) -> tuple[WorkloadId, ...]:
+        """Which ones, oldest first."""
+        return tuple(id for _, id in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

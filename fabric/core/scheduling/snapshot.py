@@ -22,6 +22,7 @@ from .records import (
     Amounts,
     Decision,
     GangSpec,
+    Line,
     MachineIndex,
     Member,
     MoveMember,
@@ -145,10 +146,6 @@ class Kind(NamedTuple):
     preemptible: bool
     counts: tuple[int, ...]
     """The running members of each part."""
-
-
-Line: TypeAlias = tuple[float, WorkloadId]
-"""A place in line: submit order and id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

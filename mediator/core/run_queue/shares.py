@@ -18,11 +18,12 @@ from fedpilot.fabric.core.scheduling.records import (
     Amounts,
     GangPart,
     GangSpec,
+    Line,
     PoolQueue,
     QueueIndex,
     WorkloadId,
 )
-from fedpilot.fabric.core.scheduling.snapshot import Kind, Line, Scale
+from fedpilot.fabric.core.scheduling.snapshot import Kind, Scale
 
 POOL = "default"
 """The pool of all sites."""

@@ -36,6 +36,7 @@ def allocate(round: PlanRound) -> list[Waiting]:
             contest.touch(kind.queue)
         else:
             contest.add(then, line)
+    round.keep_starts(0)
     return waiting
 
 

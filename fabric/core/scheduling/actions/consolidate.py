@@ -15,14 +15,14 @@ import numpy as np
 from ..node_choice import NoPlaces
 from ..records import Amounts, MachineIndex, Reason, Rule, Workload, WorkloadId, minus
 from .fit import Fit
-from .round import Claim, PlanRound
+from .round import Claim, Effort, PlanRound
 
 Movable: TypeAlias = tuple[int, WorkloadId, int, Amounts]
 """The size of a member, its workload, its position there, and what it takes."""
 
 
-def consolidate(round: PlanRound, claim: Claim) -> str | None:
-    """Make room for a workload by moving others; None, or why that is not possible."""
+def consolidate(round: PlanRound, claim: Claim) -> str | Effort:
+    """Make room for a workload by moving others; or why that is not possible."""
     if not claim.workload.preemptible:
         return "non-preemptible work moves no other work"
     if round.refusal(claim.workload, claim.need) is not None:
@@ -34,6 +34,11 @@ def consolidate(round: PlanRound, claim: Claim) -> str | None:
     pool = round.machines.suitable(claim.pool, anywhere)
     if (round.trial.free[pool].sum(axis=0) < np.array(claim.need)).any():
         return "less is free than it needs"
+    return lambda: _move(round, claim, fit)
+
+
+def _move(round: PlanRound, claim: Claim, fit: Fit) -> str | None:
+    """Move what is smallest; None, or why the claimant gets no room by that."""
     movable = _movable(round, claim)
     machines = fit.rows.tolist()
     options = [found for m in machines if (found := _clearing(round, fit, m, movable.get(m, ())))]

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..records import Amounts, QueueIndex, Reason, Rule, Workload
-from .round import Claim, PlanRound
+from .round import Claim, Effort, PlanRound
 from .victims import Supply, Unit, make_room, units_of
 
 
-def preempt(round: PlanRound, claim: Claim) -> str | None:
-    """Take places for a workload within its queue; None, or why that is not possible."""
+def preempt(round: PlanRound, claim: Claim) -> str | Effort:
+    """Take places for a workload within its queue; or why that is not possible."""
     supply = _FromOwnQueue(round, claim)
     if not supply.units:
         return "nothing in its queue is less important"
-    return make_room(supply)
+    return lambda: make_room(supply)
 
 
 class _FromOwnQueue(Supply):

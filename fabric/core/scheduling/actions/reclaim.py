@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator
 
 from ..order import furthest_over
 from ..records import UNLIMITED, Amounts, QueueIndex, Reason, Rule, plus, within
-from .round import Claim, PlanRound
+from .round import Claim, Effort, Fork, PlanRound
 from .victims import Supply, Unit, make_room, units_of
 
 
-def reclaim(round: PlanRound, claim: Claim) -> str | None:
-    """Take places for a workload from other queues; None, or why that is not possible."""
+def reclaim(round: PlanRound, claim: Claim) -> str | Effort:
+    """Take places for a workload from other queues; or why that is not possible."""
     index = claim.workload.queue
     name, share = round.snapshot.queues[index].name, round.shares[index]
     then = plus(tuple(round.trial.allocated[index]), claim.need)
@@ -40,10 +40,10 @@ def reclaim(round: PlanRound, claim: Claim) -> str | None:
     supply = _FromOthers(round, claim)
     if not supply.units:
         return "no other queue has anything to give"
-    return make_room(supply)
+    return lambda: make_room(supply)
 
 
-def reclaim_flexible(round: PlanRound, claim: Claim) -> str | None:
+def reclaim_flexible(round: PlanRound, claim: Claim) -> str | Effort:
     """Take places for one flexible member above the minimum of its workload, within quota."""
     index = claim.workload.queue
     queue = round.snapshot.queues[index]
@@ -60,28 +60,30 @@ class _FromOthers(Supply):
         claimant, self._need = claim.workload, claim.need
         trial, queues = self.trial, round.snapshot.queues
         self._path = trial.paths[claimant.queue]
-        self._branches: dict[QueueIndex, tuple[QueueIndex, QueueIndex]] = {}
-        """Of each other project: the claimant's branch, and its own."""
+        self._forks: dict[QueueIndex, Fork] = {}
+        """Where the claimant's path and that of each other project part."""
         self._in_quota: dict[QueueIndex, bool] = {}
         for index in self._path:
             queue, has = queues[index], trial.allocated[index]
             then = (a + b for a, b in zip(has, self._need, strict=True))
             self._in_quota[index] = all(a <= b for a, b in zip(then, queue.quota, strict=True))
         self._kind = round.machines.kind(self._need)
+        may_give: dict[QueueIndex, bool] = {}
         for index in sorted(round.snapshot.running):
             if index == claimant.queue or queues[index].pool != claim.pool:
                 continue
-            self._branches[index] = self._fork(index)
-            if not self._may_give(index):
+            fork = self._forks[index] = round.fork(claimant.queue, index)
+            if fork.theirs not in may_give:
+                may_give[fork.theirs] = self._may_give(fork)
+            if not may_give[fork.theirs]:
                 continue
             units = self._units(index)
             if units:
                 self.units[index] = units
 
-    def _may_give(self, index: QueueIndex) -> bool:
-        """Whether a queue's branch has more than it may keep of anything that is needed."""
-        _, theirs = self._branches[index]
-        return any(self._rule(index, theirs, i) for i, more in enumerate(self._need) if more)
+    def _may_give(self, fork: Fork) -> bool:
+        """Whether a branch has more than it may keep of anything that is needed."""
+        return any(self._rule(fork, i) for i, more in enumerate(self._need) if more)
 
     def _units(self, index: QueueIndex) -> list[Unit]:
         least = self._min_runtime(index)
@@ -103,34 +105,30 @@ class _FromOthers(Supply):
         )
         return units_of(workloads, whole=whole)
 
-    def _fork(self, other: QueueIndex) -> tuple[QueueIndex, QueueIndex]:
-        mine, theirs = self._path[::-1], self.trial.paths[other][::-1]
-        at = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
-        return mine[at], theirs[at]
-
     def _min_runtime(self, leaf: QueueIndex) -> float:
         path = self.trial.paths[leaf]
         if not self.trial.settings.min_runtime_at_leaf:
-            path = path[path.index(self._branches[leaf][1]) :]
+            path = path[path.index(self._forks[leaf].theirs) :]
         queues = self.round.snapshot.queues
         values = (queues[index].min_runtime_before_reclaim_s for index in path)
         return next((value for value in values if value is not None), 0.0)
 
-    def _rule(self, leaf: QueueIndex, theirs: QueueIndex, resource: int) -> Rule | None:
+    def _rule(self, fork: Fork, resource: int) -> Rule | None:
         """Under which strategy a branch may give of a resource now."""
-        has = self.trial.allocated[theirs][resource]
-        if has > self.round.entitled[theirs][resource]:
+        has = self.trial.allocated[fork.theirs][resource]
+        if has > self.round.entitled[fork.theirs][resource]:
             return Rule.RECLAIM_FAIRSHARE
-        quota = self.round.snapshot.queues[theirs].quota[resource]
-        if has > quota and self._in_quota[self._branches[leaf][0]]:
+        quota = self.round.snapshot.queues[fork.theirs].quota[resource]
+        if has > quota and self._in_quota[fork.mine]:
             return Rule.RECLAIM_QUOTA
         return None
 
     def reason(self, queue: QueueIndex, unit: Unit, amounts: Amounts) -> Reason | None:
-        mine, theirs = self._branches[queue]
+        fork = self._forks[queue]
+        mine, theirs = fork.mine, fork.theirs
         queues, scale = self.round.snapshot.queues, self.round.snapshot.scale
         for i, (more, freed) in enumerate(zip(self._need, amounts, strict=True)):
-            rule = self._rule(queue, theirs, i) if more and freed else None
+            rule = self._rule(fork, i) if more and freed else None
             if rule is None:
                 continue
             unit_size, name = scale.units[i], scale.names[i]
@@ -149,7 +147,8 @@ class _FromOthers(Supply):
         """From the queue furthest over, as it is then."""
         left = {queue: iter(units) for queue, units in self.units.items()}
         heads = {queue: next(units) for queue, units in left.items()}
-        keys = {queue: self._key(queue) for queue in heads}
+        over: dict[QueueIndex, tuple[object, ...]] = {}
+        keys = {queue: self._key(queue, over) for queue in heads}
         while heads:
             queue = max(heads, key=keys.__getitem__)
             yield heads[queue]
@@ -158,28 +157,34 @@ class _FromOthers(Supply):
                 del heads[queue]
             else:
                 heads[queue] = following
-            branch = self._branches[queue][1]
+            branch = self._forks[queue].theirs
+            for changed in self.trial.paths[queue]:
+                over.pop(changed, None)
             for each in heads:
-                if self._branches[each][1] == branch:
-                    keys[each] = self._key(each)
+                if self._forks[each].theirs == branch:
+                    keys[each] = self._key(each, over)
 
-    def _key(self, leaf: QueueIndex) -> tuple[object, ...]:
-        """Level by level, as queues are ordered, but from the other end."""
-        _, theirs = self._branches[leaf]
-        path = self.trial.paths[leaf]
-        below = path[: path.index(theirs) + 1]
-        queues, units = self.round.snapshot.queues, self.round.snapshot.scale.units
-        return tuple(
-            furthest_over(queues[i], self.round.shares[i], self.trial.allocated[i], units)
-            for i in reversed(below)
-        )
+    def _key(
+        self, leaf: QueueIndex, over: dict[QueueIndex, tuple[object, ...]]
+    ) -> tuple[object, ...]:
+        """Level by level, as queues are ordered, but from the other end; `over` keeps what is
+        known of each."""
+        round = self.round
+        queues, units = round.snapshot.queues, round.snapshot.scale.units
+        below = self._forks[leaf].below
+        for i in below:
+            if i not in over:
+                over[i] = furthest_over(
+                    queues[i], round.shares[i], round.entitled[i], self.trial.allocated[i], units
+                )
+        return tuple([over[i] for i in below])
 
     def excess(self, queue: QueueIndex) -> int:
         kind = self._kind
         has = self.trial.allocated[queue][kind]
         quota = self.round.snapshot.queues[queue].quota[kind]
         keeps = self.round.entitled[queue][kind]
-        if self._in_quota[self._branches[queue][0]]:
+        if self._in_quota[self._forks[queue].mine]:
             keeps = min(keeps, quota)
         return max(0, has - keeps) if keeps < UNLIMITED else 0
 
@@ -187,7 +192,7 @@ class _FromOthers(Supply):
         """Whether a branch of the claimant would be fuller than one that gave (saturation)."""
         more = self.trial.settings.saturation_multiplier
         queues = self.round.snapshot.queues
-        branches = sorted({self._branches[queue][1] for queue in gave})
+        branches = sorted({self._forks[queue].theirs for queue in gave})
         for index in self._path:
             for other in branches:
                 if queues[other].parent != queues[index].parent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from ..order import Contest, entitlement, flexible_need, minimum_need
 from ..records import (
     Amounts,
     GangSpec,
+    Line,
     Pending,
     QueueIndex,
     Reason,
@@ -25,7 +26,7 @@ from ..records import (
     plus,
     within,
 )
-from ..snapshot import Kind, Line, SchedulingSnapshot, kind_of
+from ..snapshot import Kind, SchedulingSnapshot, kind_of
 from ..trial import Trial
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class Waiting:
     reason: Reason
 
     def told(self) -> Pending:
-        return Pending(tuple(id for _, id in self.lines), self.reason)
+        return Pending(self.lines, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,16 @@ class Kept:
 
     workload: WorkloadId
     others: Machines
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where the paths of two projects part, below what they have in common."""
+
+    mine: QueueIndex
+    theirs: QueueIndex
+    below: tuple[QueueIndex, ...]
+    """From `theirs` down to the other project."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +96,9 @@ class PlanRound:
     """Gangs that found no places since anything was stopped last."""
     _known: dict[QueueIndex, dict[Hashable, Any]] = field(default_factory=dict)
     """What was found out of each queue since an action changed it last."""
+    _new: dict[QueueIndex, set[WorkloadId]] = field(default_factory=dict)
+    """The workloads that have started, by queue."""
+    _forks: dict[tuple[QueueIndex, QueueIndex], Fork] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: SchedulingSnapshot, now: float, settings: Settings) -> PlanRound:
@@ -113,6 +127,15 @@ class PlanRound:
     def pool(self, queue: QueueIndex) -> str:
         return self.snapshot.queues[queue].pool
 
+    def fork(self, mine: QueueIndex, other: QueueIndex) -> Fork:
+        """Where the paths of two projects part."""
+        found = self._forks.get((mine, other))
+        if found is None:
+            ours, theirs = self.trial.paths[mine][::-1], self.trial.paths[other][::-1]
+            at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+            found = self._forks[mine, other] = Fork(ours[at], theirs[at], theirs[at:])
+        return found
+
     def keeps(self, workload: Workload) -> Kept | None:
         """What is kept free for another workload."""
         kept = self.kept.get(self.pool(workload.queue))
@@ -137,22 +160,26 @@ class PlanRound:
         found: T = known[key]
         return found
 
-    def new(self, queue: QueueIndex) -> frozenset[WorkloadId]:
+    def new(self, queue: QueueIndex) -> Set[WorkloadId]:
         """The workloads of a queue that have started in this round, which does not stop them."""
-        return self.once(queue, "new", lambda: self._started(queue))
-
-    def _started(self, queue: QueueIndex) -> frozenset[WorkloadId]:
-        starts = (each for each in self.trial.decisions if isinstance(each, StartMembers))
-        workloads = self.snapshot.workloads
-        return frozenset(w.workload for w in starts if workloads[w.workload].queue == queue)
+        return self._new.get(queue, frozenset())
 
     def succeeded(self, since: int) -> set[QueueIndex]:
         """Forget what an action has changed by its decisions since then; return these queues."""
         self.no_room.clear()
-        workloads = self.snapshot.workloads
-        touched = {workloads[each.workload].queue for each in self.trial.decisions[since:]}
+        touched = self.keep_starts(since)
         for queue in touched:
             self._known.pop(queue, None)
+        return touched
+
+    def keep_starts(self, since: int) -> set[QueueIndex]:
+        """Count those as new that decisions since then start; return the queues they concern."""
+        touched = set()
+        for decision in self.trial.decisions[since:]:
+            queue = self.snapshot.workloads[decision.workload].queue
+            touched.add(queue)
+            if isinstance(decision, StartMembers):
+                self._new.setdefault(queue, set()).add(decision.workload)
         return touched
 
     def contest(self, waiting: Iterable[tuple[Kind, Sequence[Line]]]) -> Contest:
@@ -240,34 +267,45 @@ class PlanRound:
         return Reason(Rule.UNUSED, f"no other queue can use it; {queue.name} is above its share")
 
 
-Attempt = Callable[[PlanRound, Claim], str | None]
-"""Make room for what a workload lacks and start it; None, or why that failed."""
+Effort = Callable[[], str | None]
+"""Make room for a workload and start it; None, or why that failed."""
+Action = Callable[[PlanRound, Claim], str | Effort]
+"""What to try for a workload; or why nothing is worth a try, which changes nothing."""
 
 
 def attempt(
-    round: PlanRound, waiting: Iterable[Waiting], action: Attempt, *, flexible: bool = False
+    round: PlanRound, waiting: Iterable[Waiting], action: Action, *, flexible: bool = False
 ) -> list[Waiting]:
     """Try an action for all that wait below their minimum, or for `flexible` members above it, in
     order; return those that still wait.
 
     If it fails for one of a kind, it fails for all of that kind in this round.
     """
-    waiting = list(waiting)
-    reasons = {each.kind: each.reason for each in waiting}
     asks = flexible_need if flexible else minimum_need
-    able, still = [], []
+
+    def effort(kind: Kind, line: Line) -> str | Effort | None:
+        """What to try for a workload that waits; None if it has meanwhile what it lacked."""
+        workload = round.trial.workload(line[1])
+        as_it_was = workload is round.snapshot.workloads[workload.id]
+        lacking = asks(kind if as_it_was else kind_of(workload) or kind)
+        return action(round, round.claim(workload, lacking)) if lacking else None
+
+    able: list[Waiting] = []
+    still: list[Waiting] = []
     for each in waiting:
-        if asks(each.kind) is None or each.reason.rule in IN_VAIN:
-            still.append(each)
-        else:
-            able.append((each.kind, each.lines))
-    contest = round.contest(able)
+        in_vain = asks(each.kind) is None or each.reason.rule in IN_VAIN
+        (still if in_vain else able).append(each)
+    refused = _all_refused(able, effort)
+    if refused is not None:
+        return [*still, *refused]
+    reasons = {each.kind: each.reason for each in able}
+    contest = round.contest((each.kind, each.lines) for each in able)
     while (found := contest.pop()) is not None:
         kind, line = found
-        workload = round.trial.workload(line[1])
-        lacking = asks(kind_of(workload) or kind)
         before = round.trial.checkpoint()
-        why = action(round, round.claim(workload, lacking)) if lacking else None
+        why = effort(kind, line)
+        if callable(why):
+            why = why()
         if why is None:
             for queue in round.succeeded(before.decisions):
                 contest.touch(queue)
@@ -279,6 +317,22 @@ def attempt(
         round.trial.rollback(before)
         still.append(Waiting(kind, (line, *contest.drop(kind)), reasons[kind].also(why)))
     return still
+
+
+def _all_refused(
+    able: Iterable[Waiting], effort: Callable[[Kind, Line], str | Effort | None]
+) -> list[Waiting] | None:
+    """Those that wait, each with why nothing is worth a try; None if something is for one of them.
+
+    As nothing changes, they need no order, and a contest costs more than all their refusals.
+    """
+    refused = []
+    for each in able:
+        why = effort(each.kind, each.lines[0])
+        if not isinstance(why, str):
+            return None
+        refused.append(Waiting(each.kind, each.lines, each.reason.also(why)))
+    return refused
 
 
 def _allowed(snapshot: SchedulingSnapshot, kind: Kind) -> bool:

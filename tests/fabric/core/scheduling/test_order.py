@@ -64,8 +64,8 @@ def test_the_first_workload_comes_before_the_second(
 
 
 def over(has: int, *, priority: int = 0) -> object:
-    queue = replace(QUEUE, priority=priority)
-    return furthest_over(queue, (4 * GPU,), (has * GPU,), (GPU,))
+    queue, share = replace(QUEUE, priority=priority), (4 * GPU,)
+    return furthest_over(queue, share, entitlement(queue, share), (has * GPU,), (GPU,))
 
 
 @pytest.mark.parametrize(
