@@ -25,7 +25,7 @@ from ..core.cluster_state import Entry, JobId
 from ..core.pickle_names import travels
 from ..core.places.groups import GroupId, group_id
 from ..core.places.request import Request
-from ..core.ray_clusters.declaration import LEDGER, MACHINES_COME
+from ..core.ray_clusters.declaration import HEAD_FILE, LEDGER, LEDGER_FILE, MACHINES_COME
 from ..core.records import ClusterId, ProcessId, WorkId
 from ..errors import FabricError, NameTaken
 from ..ray import private_ray
@@ -218,8 +218,7 @@ class ManagerActor:
         if self._lock is None:
             self._lock = await own(path)
         address, session = context.gcs_address, self._folder.parent.name
-        record = file_of(state_folder(), platform.node(), address)
-        self._head = await HeadFile.open(record, session, time.time())
+        self._head = await HeadFile.open(head_path(address), session, time.time())
         file = LedgerFile(path)
         try:
             new_head = file.follow(session)
@@ -284,7 +283,15 @@ def _grows() -> bool:
 
 def ledger_path(folder: Path) -> Path:
     """The ledger's file: in this folder of Ray's session, or where a declaration has it."""
-    return Path(os.environ.get(LEDGER) or folder) / "ledger.sqlite"
+    return Path(os.environ.get(LEDGER) or folder) / LEDGER_FILE
+
+
+def head_path(address: str) -> Path:
+    """The record of a head at this address: in this user's folder of state, or beside the ledger
+    that a declaration keeps."""
+    if LEDGER in os.environ:
+        return Path(os.environ[LEDGER]) / HEAD_FILE
+    return file_of(state_folder(), platform.node(), address)
 
 
 def collect() -> None:

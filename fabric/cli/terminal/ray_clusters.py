@@ -62,6 +62,8 @@ def cluster_details(found: dict[str, Any], now: float) -> RenderableType:
     facts.add_row("address", found["address"] or DASH)
     if found["reason"]:
         facts.add_row("reason", Text(found["reason"], "yellow"))
+    for host, why in found["hosts_silent"].items():
+        facts.add_row("silent host", Text(f"{host}: {why}", "yellow"))
     parts: list[RenderableType] = [_title(found, now), facts, Text()]
     for name, group in found["groups"].items():
         mine = [each for each in found["machines"] if each["group"] == name]
@@ -89,6 +91,8 @@ def explanation(found: dict[str, Any], now: float) -> RenderableType:
     parts: list[RenderableType] = [_title(found, now)]
     if found["reason"]:
         parts.append(Text(found["reason"], "yellow"))
+    for host, why in found["hosts_silent"].items():
+        parts.append(Text(f"host {host} does not answer: {why}", "yellow"))
     if found["seen_revision"] not in (None, found["revision"]):
         seen = found["seen_revision"]
         parts.append(f"the manager has seen revision {seen}, not {found['revision']} yet")

@@ -22,6 +22,8 @@ MachineName = NewType("MachineName", str)
 LEDGER = "FEDPILOT_LEDGER"
 """The variable of a declared Ray cluster's machines with the folder of its ledger of virtual
 clusters, which outlives its heads."""
+LEDGER_FILE, HEAD_FILE = "ledger.sqlite", "head.json"
+"""What is in that folder: the ledger, and what a new head must know of the one before."""
 MACHINES_COME = "FEDPILOT_MACHINES_COME"
 """The variable of machines whose Ray cluster may get more than it has now."""
 HEAD = GroupName("headgroup")
@@ -128,6 +130,10 @@ class DeclaredRayCluster:
     workers: tuple[MachineGroup, ...] = ()
     address: str = ""
     """Of a Ray cluster that exists already (provider `existing`)."""
+    python: str = ""
+    """The Python of hosts that are reached over SSH; empty: by the path of the site's own."""
+    ssh_config: str = ""
+    """The file that OpenSSH's client is configured by; empty: the user's own."""
     fault_tolerance: FaultTolerance | None = None
     suspended: bool = False
     in_tree_autoscaling: bool = False

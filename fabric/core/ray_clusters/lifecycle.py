@@ -82,6 +82,8 @@ class RayClusterView:
     machines: Mapping[MachineName, Sighting] = field(default_factory=dict)
     hosts_away: frozenset[str] = frozenset()
     """Hosts that have not answered for so long that their machines are lost."""
+    hosts_silent: frozenset[str] = frozenset()
+    """Hosts that do not answer now, those that are away among them: nothing is started there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +260,7 @@ class _Round:
         head, group = self.head, self.declared.head
         if head is None:
             ending = self.of(HEAD, MachineState.STOPPING)
-            hosts = next_hosts(group, (), self.view.hosts_away, 1)
+            hosts = next_hosts(group, (), self.view.hosts_silent, 1)
             if any(each.host in hosts for each in ending):
                 self.reasons[HEAD] = f"{ending[-1].name} has to end before the next head starts"
             else:
@@ -373,7 +375,7 @@ class _Round:
                 self.given_up.add(group.name)
             return
         mine = self.of(group.name, *LIVE)
-        hosts = next_hosts(group, mine, self.view.hosts_away, count)
+        hosts = next_hosts(group, mine, self.view.hosts_silent, count)
         if not hosts:
             self.reasons[group.name] = f"none of its hosts answers: {', '.join(group.hosts)}"
         for host in hosts:

@@ -51,6 +51,7 @@ def summary(store: RayClusterStore, stored: StoredDeclaration, managed: bool) ->
         "address": status.get("address"),
         "token_file": status.get("token_file"),
         "groups": status.get("groups", {}),
+        "hosts_silent": status.get("hosts_silent", {}),
         "reason": status.get("reason", "") if managed else UNMANAGED,
     }
 

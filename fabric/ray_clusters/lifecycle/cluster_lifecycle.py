@@ -173,7 +173,9 @@ class ClusterLifecycle:
         }
         for name in provided.machines.keys() - known.keys():
             found[name] = Sighting(exists=True)
-        return RayClusterView(machines=found, hosts_away=frozenset(away))
+        return RayClusterView(
+            machines=found, hosts_away=frozenset(away), hosts_silent=frozenset(self._silent)
+        )
 
     def _sighting(
         self, machine: MachineRecord, provided: ProviderView, node: RayNode | None, now: float
@@ -329,4 +331,5 @@ class ClusterLifecycle:
             "address": self.provider.address,
             "token_file": self.provider.token_file,
             "groups": groups,
+            "hosts_silent": dict(self._provided.silent_hosts),
         }

@@ -8,7 +8,7 @@ from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...errors import SpecError
 from .protocol import MachineProvider
 
-PROVIDERS = ("local",)
+PROVIDERS = ("local", "ssh")
 """Those that this version has."""
 
 
@@ -33,6 +33,10 @@ def check_provided(declared: DeclaredRayCluster) -> None:
 def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> MachineProvider:
     """The provider of a cluster; `folder` has a folder for each. SpecError."""
     check_provided(declared)
+    if declared.provider == "ssh":
+        from .ssh import SshMachines
+
+        return SshMachines.of(declared, uid, folder / uid)
     from .local import LocalMachines
 
     return LocalMachines(uid, folder / uid)

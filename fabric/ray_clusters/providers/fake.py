@@ -68,7 +68,7 @@ class FakeMachines:
                 for name, each in self._mine.items()
                 if each.order.machine.host not in self._hosts.silent
             },
-            silent_hosts=frozenset(self._hosts.silent),
+            silent_hosts=dict.fromkeys(self._hosts.silent, "it does not answer"),
         )
 
     @property

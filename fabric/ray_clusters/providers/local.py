@@ -1,5 +1,7 @@
 """LocalMachines: raylets of this computer, each in a session of its own.
 
+Hosts over SSH have them as well: there, a process of the site's asks them.
+
 A machine has a folder, from before its processes start until nothing of it is left; its processes
 are known by their mark. So a manager that follows another one finds all that there is.
 """
@@ -7,7 +9,6 @@ are known by their mark. So a manager that follows another one finds all that th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
@@ -17,7 +18,7 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedpilot.common.host.folders import make_folder
@@ -32,8 +33,9 @@ from ...core.ray_clusters.declaration import HEAD, MachineName
 from ...errors import ProviderFailed
 from ...ray.home import LONGEST_ROOT
 from ...ray.starting.machine import FAILED
+from .files import explained, write_private
 from .protocol import MachineOrder, ProvidedMachine, ProviderView
-from .ray_start import MARK, TOKEN, environment, flags, mark_of
+from .ray_start import MARK, TOKEN, MachineStart, environment, flags, mark_of
 
 STARTER = "fedpilot.fabric.ray.starting.machine"
 RAYLET, CONTROL_PLANE = "raylet", "gcs_server"
@@ -54,15 +56,21 @@ TAIL = 500
 class LocalMachines:
     """The machines of one declared Ray cluster on this computer."""
 
-    def __init__(self, uid: str, folder: Path, join_s: float = 180.0) -> None:
-        """`folder` keeps what belongs to the cluster; it is private to this user."""
+    def __init__(
+        self, uid: str, folder: Path, join_s: float = 180.0, *, own_address: str = ""
+    ) -> None:
+        """`folder` keeps what belongs to the cluster; it is private to this user.
+
+        `own_address` is where machines of other computers reach those of this one.
+        """
         self._uid, self._folder, self._join_s = uid, folder, join_s
+        self._own_address = own_address
         self._starting: set[MachineName] = set()
         self._starters: set[asyncio.Task[None]] = set()
         self._watched: dict[tuple[int, int], int] = {}
         """Handles of the processes whose end matters, by pid and begin."""
         self._woken = asyncio.Event()
-        with _explained("cannot make the folder of the cluster"):
+        with explained("cannot make the folder of the cluster"):
             for each in (folder.parent, folder, self._machines):
                 make_folder(each)
                 each.chmod(0o700)
@@ -70,14 +78,14 @@ class LocalMachines:
     # -- what is there -----------------------------------------------------------------------------
 
     async def look(self) -> ProviderView:
-        with _explained("cannot look at the processes"):
+        with explained("cannot look at the processes"):
             found = await asyncio.to_thread(marked_processes, MARK, mark_of(self._uid))
         by_name: dict[MachineName, list[MarkedProcess]] = {}
         for process in found:
             name = MachineName(process.mark.removeprefix(mark_of(self._uid)))
             by_name.setdefault(name, []).append(process)
         self._watch(found)
-        with _explained("cannot look at the machines"):
+        with explained("cannot look at the machines"):
             names = {MachineName(each.name) for each in self._machines.iterdir()} | by_name.keys()
         return ProviderView(
             machines={name: self._seen(name, by_name.get(name, [])) for name in sorted(names)}
@@ -134,42 +142,46 @@ class LocalMachines:
     # -- starting ----------------------------------------------------------------------------------
 
     async def start(self, order: MachineOrder) -> None:
-        name, folder = order.machine.name, self._machines / order.machine.name
+        await self.begin(MachineStart.of(order))
+
+    async def begin(self, start: MachineStart) -> None:
+        """Begin the start of a machine. ProviderFailed."""
+        folder = self._machines / start.name
         if folder.exists():
             return
-        with _explained(f"cannot start {name}"):
+        with explained(f"cannot start {start.name}"):
             folder.mkdir(mode=0o700)
-            head = order.group.name == HEAD
-            if head:
+            if start.head:
                 (folder / HEAD).touch()
-            self._starting.add(name)
+            self._starting.add(start.name)
             try:
-                await self._begin(order, folder)
+                await self._begin(start, folder)
             except BaseException:
-                self._starting.discard(name)
+                self._starting.discard(start.name)
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
 
-    async def _begin(self, order: MachineOrder, folder: Path) -> None:
+    async def _begin(self, start: MachineStart, folder: Path) -> None:
         self._token_file()
         given = flags(
-            order,
-            address=self._address_for(order),
+            start,
+            address=self._address_for(start),
             free_ports=(_free_port(), _free_port()),
             folder=self._ray_folder(),
+            own_address=self._own_address,
         )
         with (folder / LOG).open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", STARTER, str(folder), str(self._folder / "turns"), str(self._join_s)),
                 *("--", *given),
-                env=environment(order, self._uid, self._folder, os.environ),
+                env=environment(start, self._uid, self._folder, os.environ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        waiting = asyncio.create_task(self._started(order.machine.name, process))
+        waiting = asyncio.create_task(self._started(start.name, process))
         self._starters.add(waiting)
         waiting.add_done_callback(self._starters.discard)
 
@@ -179,25 +191,35 @@ class LocalMachines:
         self._starting.discard(name)
         self._woken.set()
 
-    def _address_for(self, order: MachineOrder) -> str:
+    def take(self, *, token: str, address: str) -> None:
+        """Use the secret and the head's address of a cluster whose head may be elsewhere.
+
+        An empty address keeps the one that is known. ProviderFailed.
+        """
+        with explained("cannot keep what all machines of the cluster share"):
+            write_private(self._folder / TOKEN, token)
+            if address:
+                write_private(self._folder / "address", address)
+
+    def _address_for(self, start: MachineStart) -> str:
         """The address of the head: kept by a new head if it can be, and known to workers."""
         file = self._folder / "address"
         known = file.read_text() if file.exists() else ""
-        if order.group.name != HEAD:
+        if not start.head:
             return known
-        declared = order.group.template.parameters.get("port", "0")
+        declared = start.parameters.get("port", "0")
         port = int(declared) or int(known.rpartition(":")[2] or 0)
         if not int(declared) and not _is_free(port):
             port = _free_port()
-        now = f"{_own_address()}:{port or _free_port()}"
+        now = f"{self._own_address or _outward_address()}:{port or _free_port()}"
         if now != known:
-            _write(file, now)
+            write_private(file, now)
         return now
 
     def _token_file(self) -> Path:
         file = self._folder / TOKEN
         if not file.exists():
-            _write(file, secrets.token_hex(32))
+            write_private(file, secrets.token_hex(32))
         return file
 
     def _ray_folder(self) -> Path:
@@ -210,7 +232,7 @@ class LocalMachines:
         if known is None or not _is_ours(known):
             root = _short_root()
             known = Path(tempfile.mkdtemp(prefix=SESSIONS, dir=root))
-            _write(file, str(known))
+            write_private(file, str(known))
         return known / "r"
 
     @property
@@ -241,7 +263,7 @@ class LocalMachines:
                 pids = ", ".join(str(each.pid) for each in left)
                 raise ProviderFailed(f"processes of {name} do not end: {pids}")
             await asyncio.sleep(POLL_S)
-        with _explained(f"cannot remove what {name} has left"):
+        with explained(f"cannot remove what {name} has left"):
             folder = self._machines / name
             if folder.exists():
                 await asyncio.to_thread(shutil.rmtree, folder)
@@ -259,9 +281,14 @@ class LocalMachines:
                 return
             await asyncio.sleep(POLL_S)
 
+    @property
+    def folder(self) -> Path:
+        """Where all that belongs to the cluster is kept."""
+        return self._folder
+
     async def forget(self) -> None:
         """Remove what is kept of a cluster that has no machines any more."""
-        with _explained("cannot remove what the cluster has left"):
+        with explained("cannot remove what the cluster has left"):
             file = self._folder / "sessions"
             if file.exists() and _is_ours(sessions := Path(file.read_text())):
                 await asyncio.to_thread(shutil.rmtree, sessions, ignore_errors=True)
@@ -317,7 +344,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _own_address() -> str:
+def _outward_address() -> str:
     """The address of this computer by which others reach it, if it has a way to them."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
@@ -332,20 +359,3 @@ def _free_port() -> int:
         one.bind(("", 0))
         port: int = one.getsockname()[1]
         return port
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a private file, whole or not at all."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    aside.replace(path)
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ProviderFailed(f"{what}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster, MachineGroup, MachineName
@@ -27,8 +27,8 @@ class ProviderView:
 
     machines: Mapping[MachineName, ProvidedMachine]
     """Those on hosts that do not answer are left out."""
-    silent_hosts: frozenset[str] = frozenset()
-    """Hosts that do not answer."""
+    silent_hosts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Hosts that do not answer, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.ray_clusters.declaration import HEAD, LEDGER, MACHINES_COME, MachineName
+from ...core.ray_clusters.declaration import HEAD, LEDGER, MACHINES_COME, GroupName, MachineName
 from ...spec.ray_cluster.start_parameters import PARAMETERS
+from .ledger_copy import FOLDER
 from .protocol import MachineOrder
 
 MARK = "FEDPILOT_MACHINE"
@@ -38,34 +40,72 @@ def mark_of(uid: str, machine: MachineName | str = "") -> str:
     return f"{uid}/{machine}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineStart:
+    """What a computer has to know of a machine to start it; of JSON values."""
+
+    name: MachineName
+    group: GroupName
+    parameters: Mapping[str, str]
+    """Of `ray start`, without dashes."""
+    amounts: Mapping[str, float]
+    labels: Mapping[str, str]
+    environment: Mapping[str, str]
+    may_grow: bool
+    """Whether its Ray cluster may get more machines than it has."""
+
+    @classmethod
+    def of(cls, order: MachineOrder) -> MachineStart:
+        template = order.group.template
+        return cls(
+            name=order.machine.name,
+            group=order.group.name,
+            parameters=dict(template.parameters),
+            amounts=template.amounts,
+            labels=dict(template.labels),
+            environment=dict(template.environment),
+            may_grow=order.cluster.may_grow,
+        )
+
+    @property
+    def head(self) -> bool:
+        return self.group == HEAD
+
+
 def flags(
-    order: MachineOrder, *, address: str, free_ports: tuple[int, int], folder: Path
+    start: MachineStart,
+    *,
+    address: str,
+    free_ports: tuple[int, int],
+    folder: Path,
+    own_address: str = "",
 ) -> list[str]:
     """The flags of `ray start` for a machine.
 
     `address` is `host:port` of the head. A head takes the free ports for Ray Client and for its
     dashboard, whose default ports another Ray of this computer may have. `folder` is the place of
-    Ray's sessions.
+    Ray's sessions. `own_address` is where the other machines reach this one; empty: Ray finds it.
     """
-    head = order.group.name == HEAD
-    template = order.group.template
     ray = dict(ANY_PORT)
     ray["object-store-memory"] = str(OBJECT_STORE_BYTES)
-    if head:
+    if start.head:
         ray["ray-client-server-port"], ray["dashboard-port"] = map(str, free_ports)
-    ray |= template.parameters
-    amounts = template.amounts
+    ray |= start.parameters
+    amounts = dict(start.amounts)
     for name, flag in (("CPU", "num-cpus"), ("GPU", "num-gpus"), ("memory", "memory")):
         if name in amounts:
             ray[flag] = f"{amounts.pop(name):.15g}"
     if amounts:
         ray["resources"] = json.dumps(amounts, sort_keys=True)
-    labels = {NODE_GROUP: str(order.group.name), **template.labels}
+    labels = {NODE_GROUP: str(start.group), **start.labels}
     ray["labels"] = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-    ray["node-name"] = order.machine.name
-    if head:
-        ray["port"] = address.rpartition(":")[2]
+    ray["node-name"] = start.name
+    if own_address:
+        ray["node-ip-address"] = own_address
+    if start.head or own_address:  # a worker of the head's computer shares the head's folder
         ray["temp-dir"] = str(folder)
+    if start.head:
+        ray["port"] = address.rpartition(":")[2]
         return ["--head", "--disable-usage-stats", *_written(ray)]
     return _written(ray | {"address": address})
 
@@ -80,24 +120,24 @@ def _written(parameters: Mapping[str, str]) -> list[str]:
 
 
 def environment(
-    order: MachineOrder, uid: str, folder: Path, inherited: Mapping[str, str]
+    start: MachineStart, uid: str, folder: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of a machine's processes; `folder` keeps what belongs to the cluster.
 
     Variables of Ray that its manager happens to have do not reach it.
     """
     own = {name: value for name, value in inherited.items() if not name.startswith("RAY_")}
-    grows = {MACHINES_COME: "1"} if order.cluster.may_grow else {}
+    grows = {MACHINES_COME: "1"} if start.may_grow else {}
     return {
         **own,
         **grows,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's 15 starves workers on a busy computer
-        **order.group.template.environment,
+        **start.environment,
         # Ray's workers would put their titles over their environment, and so lose the mark.
         "SPT_NOENV": "1",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder / TOKEN),
-        LEDGER: str(folder / "virtual-clusters"),
-        MARK: mark_of(uid, order.machine.name),
+        LEDGER: str(folder / FOLDER),
+        MARK: mark_of(uid, start.name),
     }

@@ -64,6 +64,8 @@ ONLY_KUBERAY: Mapping[str, Sequence[str]] = {
 """Keys by section, as fields of the schema."""
 ABLE: Mapping[str, Sequence[str]] = {
     "hosts": ("ssh", "fake"),
+    "python": ("ssh",),
+    "ssh_config": ("ssh",),
     "address": ("existing",),
     "max_unavailable": ("local", "ssh", "fake"),
     "redis_password_file": ("local", "ssh", "fake"),
@@ -188,12 +190,24 @@ def _check_fedpilot(section: RayClusterSection, findings: Findings) -> None:
             if findings.provider not in able:
                 findings.refuse_for_provider((*path, to_camel(field)), _listed(able))
         _check_hosts(hosts, (*path, "hosts"), findings)
-    if findings.provider != "ssh" or spec.fedpilot.hosts:
+    if findings.provider != "ssh":
+        return
+    for field in ("python", "ssh_config"):
+        file = getattr(spec.fedpilot, field)
+        if file is not None and not is_absolute_file(file):
+            found, allowed = f"the text {quoted(file)}", "an absolute path"
+            findings.refuse((*_FEDPILOT, to_camel(field)), found, allowed)
+    if spec.fedpilot.hosts:
         return
     for path, group in groups_of(spec):
         if group.fedpilot is None or group.fedpilot.hosts is None:
             allowed = "hosts of the group, or `spec.fedpilot.hosts`, for the provider ssh"
             findings.refuse((*path, "fedpilot", "hosts"), "it is missing", allowed)
+
+
+def is_absolute_file(text: str) -> bool:
+    """Whether a text may be the path of a file on this computer or another."""
+    return text.startswith("/") and text.isprintable()
 
 
 def _listed(providers: Sequence[str]) -> str:
@@ -243,7 +257,7 @@ def _check_redis(spec: ClusterSpec, findings: Findings) -> None:
         if options is None:
             allowed = f"no file, or the section `{dotted(at)}`"
             findings.refuse(where, "a password for no Redis", allowed)
-        if not file.startswith("/") or not file.isprintable():
+        if not is_absolute_file(file):
             findings.refuse(where, f"the text {quoted(file)}", "an absolute path, such as /etc/...")
     if options is None:
         return

@@ -175,6 +175,8 @@ def _declared(spec: ClusterSpec, name: str, findings: Findings) -> DeclaredRayCl
         head=groups[0],
         workers=tuple(groups[1:]),
         address=ours.address or "",
+        python=ours.python or "",
+        ssh_config=ours.ssh_config or "",
         fault_tolerance=_fault_tolerance(spec),
         suspended=spec.suspend,
         in_tree_autoscaling=spec.enable_in_tree_autoscaling,

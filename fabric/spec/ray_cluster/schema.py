@@ -71,6 +71,12 @@ class FedpilotOfCluster(RayClusterPart):
     KubeRay, or a fake for tests."""
     hosts: list[FilledText] | None = None
     """The hosts, as `host` or `user@host`, of groups that name none; for `ssh`."""
+    python: str | None = None
+    """The absolute path of the hosts' Python, which has the site's versions of fedpilot and Ray;
+    by default the path of the site's own; for `ssh`."""
+    ssh_config: str | None = None
+    """The absolute path of a file that configures OpenSSH's client (`ssh -F`); by default that of
+    the user who serves the site; for `ssh`."""
     address: str | None = None
     """The `host:port` of a Ray cluster that runs already, or `auto`; for `existing`."""
     idle_seconds: IdleOrDrain | None = None

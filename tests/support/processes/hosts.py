@@ -117,13 +117,19 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(*names: str) -> Iterator[dict[str, Host]]:
-    """One host per name, 10.77.0.1 and so on, all on one switch; all is ended and removed."""
+def hosts(*names: str, door: bool = False) -> Iterator[dict[str, Host]]:
+    """One host per name, all on one switch; all is ended and removed.
+
+    Their addresses are 10.77.0.1 and so on. With a `door` this machine is on the switch as well,
+    and the addresses are those of a network that no other process of the tests uses.
+    """
     missing = [tool for tool in ("ip", "tc", "iptables") if shutil.which(tool) is None]
     assert os.geteuid() == 0, "network namespaces need root"
     assert not missing, f"not installed: {', '.join(missing)} (apt-get install iproute2 iptables)"
     prefix = f"fp{os.getpid()}x{next(_numbers)}"
     switch = f"{prefix}-switch"
+    pid = os.getpid()
+    network = f"10.{100 + pid // 250 % 100}.{pid % 250}" if door else "10.77.0"
     with contextlib.ExitStack() as undo:
         _ip("netns", "add", switch)
         undo.callback(_ip, "netns", "del", switch)
@@ -132,7 +138,7 @@ def hosts(*names: str) -> Iterator[dict[str, Host]]:
         made = {}
         for number, name in enumerate(names, start=1):
             namespace = f"{prefix}-{name}"
-            host = Host(name, f"10.77.0.{number}", namespace, switch, f"port{number}")
+            host = Host(name, f"{network}.{number}", namespace, switch, f"port{number}")
             _ip("netns", "add", namespace)
             undo.callback(_ip, "netns", "del", namespace)
             undo.callback(_end_all, host)
@@ -146,6 +152,12 @@ def hosts(*names: str) -> Iterator[dict[str, Host]]:
             _ip("-n", namespace, "route", "add", "default", "dev", "uplink")
             _ip("-n", switch, "link", "set", host.port, "master", "bridge", "up")
             made[name] = host
+        if door:
+            _ip("link", "add", prefix, "type", "veth", "peer", "name", "door", "netns", switch)
+            undo.callback(_ip, "link", "del", prefix)
+            _ip("-n", switch, "link", "set", "door", "master", "bridge", "up")
+            _ip("address", "add", f"{network}.254/24", "dev", prefix)
+            _ip("link", "set", prefix, "up")
         yield made
 
 

@@ -116,7 +116,9 @@ class MachineWorld:
         for name, machine in self.there.items():
             if name not in found and machine.host not in self.hosts_down:
                 found[name] = Sighting(exists=True)
-        return RayClusterView(machines=found, hosts_away=self.hosts_down)
+        return RayClusterView(
+            machines=found, hosts_away=self.hosts_down, hosts_silent=self.hosts_down
+        )
 
     def _up(self, machine: FakeMachine) -> bool:
         away = machine.host in self.hosts_down or machine.dead

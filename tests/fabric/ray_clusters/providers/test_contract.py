@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedpilot.common.host.marked_processes import marked_processes, signal_all
+from fedpilot.common.host.marked_processes import MarkedProcess, marked_processes, signal_all
 from fedpilot.fabric.core.ray_clusters.declaration import (
     HEAD,
     MachineGroup,
@@ -33,7 +34,9 @@ from fedpilot.fabric.ray_clusters.providers.protocol import (
     ProvidedMachine,
 )
 from fedpilot.fabric.ray_clusters.providers.ray_start import MARK
+from fedpilot.fabric.ray_clusters.providers.ssh import SshMachines, uid_on
 from machine_world import declared, group
+from ssh_hosts import ssh_hosts
 
 PATIENCE_S = 240.0
 SMALL = {"object-store-memory": "80000000"}
@@ -48,6 +51,8 @@ class Provided:
     nodes: Callable[[MachineProvider, str], Nodes]
     kill: Callable[[str, MachineName], None]
     """End a machine without being asked to."""
+    hosts: Sequence[str] = ("",)
+    """Where machines run, by turns."""
 
 
 def _local(folder: Path) -> Iterator[Provided]:
@@ -72,6 +77,34 @@ def _local(folder: Path) -> Iterator[Provided]:
             signal_all(marked_processes(MARK, f"{uid}/"), signal.SIGKILL)
 
 
+def _ssh(folder: Path) -> Iterator[Provided]:
+    uids: set[str] = set()
+    with ssh_hosts(folder, "one", "two", "three") as there:
+        names = [*there.hosts]
+
+        def opened(uid: str) -> SshMachines:
+            uids.add(uid)
+            return SshMachines(uid, folder / uid, names, python=sys.executable, config=there.config)
+
+        def marked(uid: str, name: str = "") -> list[MarkedProcess]:
+            marks = [f"{uid_on(host, uid)}/{name}" for host in names]
+            return [each for mark in marks for each in marked_processes(MARK, mark)]
+
+        def kill(uid: str, name: MachineName) -> None:
+            raylets = [each for each in marked(uid, name) if each.program == "raylet"]
+            signal_all(raylets, signal.SIGKILL)
+
+        def nodes(provider: MachineProvider, uid: str) -> RayNodes:
+            return RayNodes(provider.address or "", provider.token)
+
+        try:
+            yield Provided(opened, nodes, kill, names)
+            assert not [each for uid in uids for each in marked(uid)]
+        finally:
+            for uid in uids:
+                signal_all(marked(uid), signal.SIGKILL)
+
+
 def _fake(folder: Path) -> Iterator[Provided]:
     hosts = FakeHosts(clock=time.monotonic, boot_s=0.01)
     yield Provided(
@@ -82,9 +115,12 @@ def _fake(folder: Path) -> Iterator[Provided]:
     assert not hosts.machines
 
 
-@pytest.fixture(params=["fake", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.slow])])
+REAL = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(params=["fake", pytest.param("local", marks=REAL), pytest.param("ssh", marks=REAL)])
 def provided(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Provided]:
-    yield from {"local": _local, "fake": _fake}[request.param](tmp_path)
+    yield from {"local": _local, "ssh": _ssh, "fake": _fake}[request.param](tmp_path)
 
 
 def small(name: str, cpus: int, **parameters: str) -> MachineGroup:
@@ -98,14 +134,14 @@ HEADS = small(HEAD, 1, **{"include-dashboard": "false"})
 WORKERS = small("small", 2)
 
 
-def order(of: MachineGroup, number: int, head: int = 0) -> MachineOrder:
+def order(of: MachineGroup, number: int, host: str = "") -> MachineOrder:
     record = MachineRecord(
         name=MachineName(f"c-{of.name}-{number}"),
         number=number,
         group=of.name,
-        host="",
+        host=host,
         template=of.template.digest,
-        head=MachineName(f"c-{HEAD}-{head}"),
+        head=MachineName(f"c-{HEAD}-0"),
         since_s=0.0,
         reason="",
     )
@@ -142,7 +178,9 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 def test_machines_start_join_die_and_end_and_a_successor_sees_them(provided: Provided) -> None:
     uid, other = secrets.token_hex(4), secrets.token_hex(4)
-    head, one, two = order(HEADS, 0), order(WORKERS, 1), order(WORKERS, 2)
+    groups = enumerate([HEADS, WORKERS, WORKERS])
+    hosts = provided.hosts
+    head, one, two = (order(each, at, hosts[at % len(hosts)]) for at, each in groups)
     names = [each.machine.name for each in (head, one, two)]
 
     async def story() -> None:
@@ -167,17 +205,17 @@ def test_machines_start_join_die_and_end_and_a_successor_sees_them(provided: Pro
         assert (await dead(follower, names[1])).reason
         assert not (await seen(follower))[names[2]].dead
         await nodes.bury(there[names[1]].id, "its processes have ended")
-        await follower.stop(names[1], "")
-        await follower.stop(names[1], "")  # it is gone, which is no error
-        await follower.stop(names[2], "")
+        await follower.stop(names[1], one.machine.host)
+        await follower.stop(names[1], one.machine.host)  # it is gone, which is no error
+        await follower.stop(names[2], "")  # as of a machine that no record tells of
         assert (await seen(follower)).keys() == {names[0]}
         await joined(nodes, names[0])
-        await follower.stop(names[0], "")
+        await follower.stop(names[0], head.machine.host)
         assert await seen(follower) == {}
         await nodes.close()
-        for each in (provider, follower):
+        for each in (provider, follower, neighbour):
             await each.close()
-        await follower.forget()
-        await neighbour.close()
+        for each in (follower, neighbour):
+            await each.forget()
 
     run(story())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from fedpilot.fabric.core.ray_clusters.declaration import (
@@ -13,22 +15,23 @@ from fedpilot.fabric.core.ray_clusters.declaration import (
 from fedpilot.fabric.core.ray_clusters.machines import MachineRecord
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.ray_clusters.providers.protocol import MachineOrder
-from fedpilot.fabric.ray_clusters.providers.ray_start import MARK, environment, flags
+from fedpilot.fabric.ray_clusters.providers.ray_start import MARK, MachineStart, environment, flags
 from machine_world import declared, group
 
 FOLDER = Path("/sessions")
+ADDRESS = "10.0.0.1:6400"
 
 
-def order(of: MachineGroup) -> MachineOrder:
+def of_group(of: MachineGroup) -> MachineStart:
     name = MachineName(f"c-{of.name}-0")
     record = MachineRecord(
         name=name, number=0, group=of.name, host="", template="", head=name, since_s=0, reason=""
     )
-    return MachineOrder(machine=record, group=of, cluster=declared())
+    return MachineStart.of(MachineOrder(machine=record, group=of, cluster=declared()))
 
 
 def asked(of: MachineGroup) -> dict[str, str]:
-    found = flags(order(of), address="10.0.0.1:6400", free_ports=(10002, 8266), folder=FOLDER)
+    found = flags(of_group(of), address=ADDRESS, free_ports=(10002, 8266), folder=FOLDER)
     return dict(each.removeprefix("--").partition("=")[::2] for each in found)
 
 
@@ -51,6 +54,18 @@ def test_a_worker_gets_the_address_of_its_head_and_nothing_of_a_heads() -> None:
     assert found["labels"] == "ray.io/node-group=small"
 
 
+def test_a_worker_on_another_host_has_a_folder_of_its_own_and_an_address() -> None:
+    start = of_group(group("small"))
+    found = flags(start, address=ADDRESS, free_ports=(1, 2), folder=FOLDER, own_address="10.0.0.2")
+    assert {"--temp-dir=/sessions", "--node-ip-address=10.0.0.2"} < {*found}
+
+
+def test_what_a_computer_has_to_know_of_a_machine_travels_as_json() -> None:
+    template = MachineTemplate(resources=Resources.of({"CPU": 1.5}), environment={"A": "b"})
+    start = of_group(group("small", template=template))
+    assert MachineStart(**json.loads(json.dumps(asdict(start)))) == start
+
+
 def test_amounts_and_labels_are_those_of_the_template() -> None:
     template = MachineTemplate(
         parameters={"object-store-memory": "80000000", "num-gpus": "0"},
@@ -70,8 +85,8 @@ def test_a_flag_is_there_without_a_value_or_not_at_all() -> None:
     given = {"enable-object-reconstruction": "true", "no-redirect-output": "false"}
     template = MachineTemplate(parameters={**given, "disable-usage-stats": "true"})
     head = flags(
-        order(MachineGroup(name=HEAD, template=template)),
-        address="10.0.0.1:6400",
+        of_group(MachineGroup(name=HEAD, template=template)),
+        address=ADDRESS,
         free_ports=(1, 2),
         folder=FOLDER,
     )
@@ -83,7 +98,7 @@ def test_a_flag_is_there_without_a_value_or_not_at_all() -> None:
 def test_a_machine_has_the_clusters_token_and_no_variable_of_ray_that_its_manager_has() -> None:
     template = MachineTemplate(environment={"OMP_NUM_THREADS": "1", "RAY_x": "2"})
     inherited = {"RAY_ADDRESS": "elsewhere", "RAY_AUTH_MODE": "disabled", "HOME": "/h"}
-    found = environment(order(group("small", template=template)), "u", Path("/f"), inherited)
+    found = environment(of_group(group("small", template=template)), "u", Path("/f"), inherited)
     assert found == {
         "HOME": "/h",
         "OMP_NUM_THREADS": "1",

@@ -1,0 +1,163 @@
+"""What a site makes of hosts: those that answer, and those that do not, or lie."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpilot.fabric.errors import ProviderFailed
+from fedpilot.fabric.ray_clusters.providers import host_link
+from fedpilot.fabric.ray_clusters.providers.host_link import HostLink
+from fedpilot.fabric.ray_clusters.providers.on_host import reached_at, versions
+from fedpilot.fabric.ray_clusters.providers.ssh import HOST_SIDE, ssh_command, uid_on
+
+PATIENCE_S = 120.0
+SHARED = {"token": "secret", "address": "10.0.0.9:6379"}
+GREETING = json.dumps({"greets": versions(), "address": "10.0.0.1"})
+VIEW = json.dumps({"machines": {"c-w-1": None}, "address": None, "ledger": []})
+TAKEN = json.dumps({"answers": 0, "failed": "", "found": None})
+
+
+def real_host(folder: Path, *, before: str = "") -> list[str]:
+    """A host's side of the link, as `ssh` would start it."""
+    settings = f"SSH_CONNECTION='10.0.0.2 5 10.0.0.1 22' XDG_STATE_HOME={folder}"
+    return ["sh", "-c", f"{before} exec env {settings} {sys.executable} -m {HOST_SIDE} abc"]
+
+
+def says(*lines: str, then: str = "sleep 600") -> list[str]:
+    """A host that says these lines, each answer once it is asked."""
+    told = "; ".join(f"{'read line; ' * ('answers' in line)}echo '{line}'" for line in lines)
+    return ["sh", "-c", f"{told}; exec {then}"]
+
+
+@asynccontextmanager
+async def linked(command: list[str]) -> AsyncIterator[HostLink]:
+    link = HostLink("far", command, lambda: SHARED, lambda: None)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(story)
+
+
+def test_a_host_is_told_what_its_cluster_shares_and_answers(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with linked(real_host(tmp_path, before="echo Welcome!; echo '{\"a\": 1}';")) as link:
+            await until(lambda: not link.silence)
+            assert link.machines == {}
+            assert link.address == SHARED["address"]
+            home = tmp_path / "fedpilot/machines/abc"
+            assert (home / "token").read_text() == SHARED["token"]
+            assert (home / "token").stat().st_mode & 0o777 == 0o600
+            with pytest.raises(ProviderFailed, match="host far: 'tea' cannot be asked of a host"):
+                await link.ask("tea")
+            await link.ask("stop", name="c-w-1")  # it is not there, which is no error
+            await link.ask("forget")
+            assert not home.exists()
+
+    run(story())
+
+
+def test_a_host_whose_link_ends_is_reached_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with linked(real_host(tmp_path)) as link:
+            await until(lambda: not link.silence)
+            assert link._process is not None
+            os.kill(link._process.pid, 9)
+            await until(lambda: link.silence == "ssh has ended")
+            with pytest.raises(ProviderFailed, match="host far: ssh has ended"):
+                await link.ask("forget")
+            await until(lambda: not link.silence)
+
+    run(story())
+
+
+def test_a_host_ends_when_its_site_hangs_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *real_host(tmp_path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "greets" in json.loads(await process.stdout.readline())
+        process.stdin.close()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["/nowhere/ssh"], "No such file or directory: '/nowhere/ssh'"),
+        (["sh", "-c", "echo Host key verification failed. >&2; exit 255"], "Host key verification"),
+        (["sh", "-c", "exit 0"], "ssh has ended"),
+        (says(*["hello"] * 200), "it prints, and does not greet"),
+        (says('{"greets": {"Python": "2.7"}, "address": "x"}'), "it has Python 2.7 (here 3."),
+        (
+            says(json.dumps({"greets": versions(), "address": ""})),
+            "it does not say by which address it is reached",
+        ),
+        (says(GREETING, "[]"), "it says what no host says"),
+        (says(GREETING, "no JSON"), "it says what no host says"),
+        (says(GREETING, '{"machines": 5}'), "it says what no host says"),
+        (says(GREETING, VIEW, '{"answers": 0, "failed": "the disk is full"}'), "the disk is full"),
+    ],
+)
+def test_why_a_host_does_not_answer_is_said(command: list[str], why: str) -> None:
+    async def story() -> None:
+        async with linked(command) as link:
+            await link.tried()
+            await until(lambda: why in link.silence)
+
+    run(story())
+
+
+def test_a_host_that_says_nothing_any_more_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_link, "SILENT_S", 1.0)
+
+    async def story() -> None:
+        async with linked(says(GREETING, VIEW, TAKEN, VIEW)) as link:
+            await until(lambda: not link.silence)
+            assert [*link.machines] == ["c-w-1"]
+            await until(lambda: link.silence == "it has been silent for 1 s")
+
+    run(story())
+
+
+def test_the_shell_of_a_host_gets_quoted_words() -> None:
+    command = ssh_command("ann@far", "uid", "/opt/my python/bin/python", "/etc/ssh config")
+    assert command[0] == "ssh"
+    assert command[-2:] == ["ann@far", f"exec '/opt/my python/bin/python' -m {HOST_SIDE} uid"]
+    assert command[command.index("-F") + 1] == "/etc/ssh config"
+    assert "-oStrictHostKeyChecking=yes" in command
+
+
+def test_a_cluster_has_another_name_on_each_host() -> None:
+    assert uid_on("a", "u") != uid_on("b", "u")
+    assert uid_on("a", "u").startswith("u-")
+
+
+@pytest.mark.parametrize(
+    ("connection", "address"), [("10.0.0.2 50022 10.0.0.1 22", "10.0.0.1"), ("", ""), ("x", "")]
+)
+def test_a_host_is_reached_where_ssh_has_reached_it(connection: str, address: str) -> None:
+    assert reached_at(connection) == address
