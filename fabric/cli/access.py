@@ -75,6 +75,11 @@ class RayAccess(Generic[Client]):
     auth_mode: str | None
 
     @property
+    def is_chosen(self) -> bool:
+        """Whether an option says which Ray cluster, or how to authenticate."""
+        return (self.address, self.auth_mode) != ("auto", None)
+
+    @property
     def place(self) -> str:
         """The Ray cluster's name in messages."""
         return _place_of(self.address)

@@ -21,6 +21,8 @@ from ..errors import FabricError, SpecError
 from ..jobs.job_log import SAYS, JobLog, LogSource
 from ..spec import QueueOptions, VirtualCluster
 from .access import RayAccess, with_access
+from .ray_clusters.running import own_ray_cluster
+from .ray_clusters.store_options import FILE
 from .spec_options import check_name, from_json, with_deadline, with_queue, with_spec
 
 if TYPE_CHECKING:
@@ -85,6 +87,14 @@ def job() -> None:
     help="Whether COMMAND waits and runs again after its places were given to others.",
 )
 @click.option("--no-wait", is_flag=True, help="Submit the job, print its id, and end.")
+@click.option(
+    "--ray-cluster",
+    "own",
+    type=FILE,
+    metavar="FILE",
+    help="Start the Ray cluster that FILE declares, run the job there, and end the cluster. "
+    "`fedpilot raycluster run` can run it again, end it in time and keep the cluster for a while.",
+)
 @with_jobs
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def submit(
@@ -97,6 +107,7 @@ def submit(
     runtime_env: str | None,
     on_preempt: Literal["requeue", "fail"],
     no_wait: bool,
+    own: Path | None,
     command: Sequence[str],
     ray: RayAccess[Jobs],
     as_json: bool,
@@ -127,6 +138,7 @@ def submit(
       fedpilot job submit --runtime-env '{"pip": ["einops"]}' --min GPU=1 -- python fit.py
       fedpilot job submit --project vision --no-preemptible --min GPU=1 -- python serve.py
       id=$(fedpilot job submit --no-wait --spec large.yaml -- python sweep.py)
+      fedpilot job submit --ray-cluster cluster.yaml --min CPU=4 -- python train.py
 
     \b
     Exit codes: 0 succeeded (or submitted, with --no-wait); 1 failed or stopped; 2 wrong spec or
@@ -141,13 +153,18 @@ def submit(
             raise click.UsageError(
                 "--in uses a virtual cluster as it is; leave its spec and its queue out."
             )
+        if own and (join or no_wait or ray.is_chosen):
+            raise click.UsageError(
+                "--ray-cluster starts a Ray cluster for this job alone, and ends it: leave --in, "
+                "--no-wait, --address and --auth-mode out."
+            )
         env = _runtime_env(runtime_env, working_dir)
         name = id or f"job-{secrets.token_hex(4)}"
         check_name(name)
         stop = f"  stop it: {ray.command('job', 'stop', name)}"
         fate = "nothing was submitted"
         try:
-            with interruptions(), ray.opened() as jobs:
+            with interruptions(), own_ray_cluster(own, ray) as ray, ray.opened() as jobs:
                 show = ray.command("job", "show", name)
                 fate = f"job {name} may be submitted, or not\n  see: {show}\n{stop}"
                 with spinner(f"submitting {name}"), ray.answer_said_to_be_slow():

@@ -51,15 +51,18 @@ class RunningCommand:
         """
         self._end(within_s, told=False)
 
-    def wait(self) -> int:
+    def wait(self, patience_s: float | None = None) -> int:
         """Wait until it ends; if it was told to, also until all that it started has ended.
 
-        Returns its exit code, or 128 and the number of the signal that killed it. An interruption
-        ends it too: who interrupts this process has sent its command the same signal.
+        Returns its exit code, or 128 and the number of the signal that killed it. TimeoutError if
+        it still runs after `patience_s`. An interruption ends it too: who interrupts this process
+        has sent its command the same signal.
         """
         try:
-            code = self._child.wait()
+            code = self._child.wait(patience_s)
             self._join()
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
         except BaseException:
             self._end(GRACE_S, told=True)
             self._join()

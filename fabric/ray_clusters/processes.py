@@ -2,15 +2,20 @@
 
 `serve` starts both and starts again what ends, so that neither depends on the other. They end with
 it, however it ends: each reads from a pipe that only `serve` holds open. Machines go on.
+
+A command that has a Ray cluster of its own has another lifecycle manager, which ends the cluster
+when that pipe does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -25,6 +30,7 @@ from ..ray import private_ray
 from .declarations.store import RayClusterStore
 
 MANAGER, AUTOSCALER = "lifecycle-manager", "autoscaler"
+OWN_MANAGER = "own-lifecycle-manager"
 AGAIN_S, LONGEST_S = 0.5, 30.0
 """The wait before a process that has ended starts again: it doubles while it ends soon."""
 GRACE_S = 10.0
@@ -89,17 +95,19 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=[MANAGER, AUTOSCALER])
+    parser.add_argument("role", choices=[MANAGER, AUTOSCALER, OWN_MANAGER])
     parser.add_argument("store", type=Path)
     parser.add_argument("decides", nargs="?", default="")
     given = parser.parse_args(arguments)
     _log()
     try:
         with RayClusterStore(given.store) as store, suppress(asyncio.CancelledError):
-            running = (
-                _manager(store) if given.role == MANAGER else _autoscaler(store, given.decides)
-            )
-            asyncio.run(_until_told(running, alone=False))
+            running = {
+                MANAGER: lambda: _manager(store),
+                AUTOSCALER: lambda: _autoscaler(store, given.decides),
+                OWN_MANAGER: lambda: _until_all_are_deleted(store),
+            }
+            asyncio.run(_until_told(running[given.role](), alone=False))
     except FabricError as error:
         log.error("%s", error)
         return 1
@@ -120,6 +128,26 @@ def _manager(store: RayClusterStore) -> Coroutine[Any, Any, None]:
         provider=lambda stored, declared: provider_of(declared, stored.uid, folder),
         nodes_at=RayNodes,
     ).run()
+
+
+async def _until_all_are_deleted(store: RayClusterStore) -> None:
+    """Keep the clusters of a store; once cancelled, delete them all, and the store's folder."""
+    keeping = asyncio.ensure_future(_manager(store))
+    try:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({keeping})
+        by, now = getpass.getuser(), time.time()
+        for each in store.declarations():
+            store.delete(each.name, saw=each.revision, by=by, at=now)
+        with store.watch() as watch:
+            while store.declarations() and not keeping.done():
+                await watch.wait(1.0)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    if left := [each.name for each in store.declarations()]:
+        raise FabricError(f"not ended: {', '.join(left)}")
+    shutil.rmtree(store.path.parent, ignore_errors=True)
 
 
 def _autoscaler(store: RayClusterStore, decides: str) -> Coroutine[Any, Any, None]:
@@ -145,10 +173,16 @@ async def _until_told(running: Coroutine[Any, Any, None], *, alone: bool = True)
     """Run until a signal, or the end of the process that holds our stdin open."""
     task = asyncio.ensure_future(running)
     loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if not alone:
+            loop.remove_reader(sys.stdin.fileno())
+        task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, told)
     if not alone:
-        loop.add_reader(sys.stdin.fileno(), task.cancel)
+        loop.add_reader(sys.stdin.fileno(), told)
     await task
 
 

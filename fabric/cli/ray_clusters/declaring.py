@@ -12,6 +12,7 @@ import click
 
 from fedpilot.common.terminal.console import print_json
 
+from .reading import declared_in
 from .store_options import FILE, with_store
 from .waiting import wait_for
 
@@ -56,13 +57,8 @@ def apply(
     """
     from ...ray_clusters.declarations import documents
     from ...ray_clusters.declarations.records import UNDECLARED, Revision
-    from ...ray_clusters.providers.choice import check_provided
-    from ...spec.ray_cluster.reading import read_ray_cluster
 
-    read = read_ray_cluster(file, name or "")
-    check_provided(read.declared)
-    for warning in read.warnings:
-        click.echo(f"fedpilot: warning: {warning}", err=True)
+    read = declared_in(file, name or "")
     called = read.declared.name
     before = store.find(called)
     at = before.revision if before else UNDECLARED

@@ -8,13 +8,14 @@ from fedpilot.common.terminal.commands import CommandGroup
 
 from .declaring import apply, delete, get, scale
 from .looking import env, events, explain, list_, show
+from .running import run
 from .serving import serve
 from .waiting import wait
 
 
 @click.group(
     cls=CommandGroup,
-    commands=[apply, get, list_, show, explain, scale, delete, wait, events, env, serve],
+    commands=[apply, get, list_, show, explain, scale, delete, wait, events, env, run, serve],
 )
 def raycluster() -> None:
     """Declare Ray clusters, and have them started, healed, scaled and ended.
@@ -32,6 +33,7 @@ def raycluster() -> None:
       eval "$(fedpilot raycluster env demo)"       # then `ray status`, `fedpilot cluster list`
       fedpilot raycluster scale demo workers 4
       fedpilot raycluster delete demo
+      fedpilot raycluster run cluster.yaml -- python train.py
 
     \b
     A declaration of a head and two workers on this computer:

@@ -80,8 +80,8 @@ def explain(name: str, store: RayClusterStore, as_json: bool) -> None:
 
     found = documents.details(store, documents.find(store, name))
     if as_json:
-        keys = ("name", "state", "since", "revision", "seen_revision", "reason", "groups")
-        print_json({key: found[key] for key in keys})
+        keys = ("name", "state", "since", "revision", "seen_revision", "reason")
+        print_json({key: found[key] for key in (*keys, "hosts_silent", "groups")})
         return
     from ..terminal.ray_clusters import explanation
 

@@ -14,7 +14,7 @@ from typing import Any
 
 DASHES = "--"
 """The arguments after it belong to another program."""
-OWN_RAY = frozenset({"--address", "--auth-mode"})
+OWN_RAY = frozenset({"--address", "--auth-mode", "--ray-cluster"})
 OWN_MEDIATOR = frozenset({"--site", "--all-sites", "--mediator", "--credentials", "--profile"})
 FLAGS = frozenset(
     {

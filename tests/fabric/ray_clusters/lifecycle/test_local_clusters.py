@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from declaring_site import DeclaringSite, until
+from fedpilot.common.host.marked_processes import marked_processes
+from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
+from fedpilot.fabric.ray_clusters.providers.ray_start import MARK
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -83,3 +89,35 @@ def test_an_autoscaler_brings_a_machine_for_work_that_waits_and_takes_it_away(
     until(lambda: site.ask(shown) == "active")
     site.ask('list(clusters.delete("team"))')
     until(lambda: site.machines() == ["demo-headgroup-0"])
+
+
+def test_a_command_has_a_cluster_of_its_own_which_ends_however_the_command_ends(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(DEMO)
+    asks = "import ray; ray.init(); print('CPUS', ray.cluster_resources()['CPU'])"
+    own = [sys.executable, "-m", "fedpilot", "raycluster", "run", str(file), "--"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [*own, sys.executable, "-c", asks]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "CPUS 3.0\n")
+    assert not [*tmp_path.glob("fedpilot-*")]
+
+    began = tmp_path / "began"
+    command = [*own, "sh", "-c", f"touch {began}; sleep 600"]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        until(began.exists)
+        (folder,) = tmp_path.glob("fedpilot-own-*")
+        with RayClusterStore(folder / "declared.sqlite") as store:
+            (declared,) = store.declarations()
+        assert marked_processes(MARK, f"{declared.uid}/")
+    finally:
+        process.kill()  # with no time for anything
+        process.wait()
+    until(lambda: not folder.exists())
+    assert not marked_processes(MARK, f"{declared.uid}/")
+    assert not [*tmp_path.glob("fedpilot-*")]

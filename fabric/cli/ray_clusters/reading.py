@@ -1,0 +1,26 @@
+"""Reads the file of a declared Ray cluster, for commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ...spec.ray_cluster.document import RayClusterDocument
+
+
+def declared_in(file: Path, name: str = "") -> RayClusterDocument:
+    """What a file declares, with its warnings on stderr; `name` replaces the document's.
+
+    BadFile; SpecError if this version cannot provide it.
+    """
+    from ...ray_clusters.providers.choice import check_provided
+    from ...spec.ray_cluster.reading import read_ray_cluster
+
+    read = read_ray_cluster(file, name)
+    check_provided(read.declared)
+    for warning in read.warnings:
+        click.echo(f"fedpilot: warning: {warning}", err=True)
+    return read

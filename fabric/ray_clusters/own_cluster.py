@@ -1,0 +1,102 @@
+"""OwnRayCluster: a declared Ray cluster that one command has for itself, and that ends with it.
+
+The paper's second mode of use (seed 002). The command's process may be killed at any moment: a
+lifecycle manager in a process of its own then ends the cluster.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from ..core.ray_clusters.declaration import RayClusterName
+from ..errors import FabricError
+from ..spec.ray_cluster.document import RayClusterDocument
+from . import processes
+from .declarations.documents import details
+from .declarations.records import UNDECLARED, StoredDeclaration
+from .declarations.store import RayClusterStore
+
+LOG = "own.log"
+TRIES = 3
+"""How many managers may be started to end a cluster; each goes on where the one before ended."""
+
+
+class OwnRayCluster:
+    """A declared Ray cluster within a `with` block; it starts at the block's begin."""
+
+    def __init__(self, declared: RayClusterDocument) -> None:
+        self._declared = declared
+
+    def __enter__(self) -> OwnRayCluster:
+        self._folder = Path(tempfile.mkdtemp(prefix="fedpilot-own-"))
+        self.store = RayClusterStore(self._folder / "declared.sqlite")
+        self.stored: StoredDeclaration = self.store.apply(
+            RayClusterName(self._declared.declared.name),
+            self._declared.document,
+            saw=UNDECLARED,
+            by=getpass.getuser(),
+            at=time.time(),
+        )
+        self._manager = self._process(processes.OWN_MANAGER)
+        self._autoscaler = self._process(processes.AUTOSCALER)
+        return self
+
+    def _process(self, role: str) -> subprocess.Popen[bytes]:
+        """A process that is told to end by the end of its input."""
+        with (self._folder / LOG).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", processes.__name__, role, str(self.store.path)],
+                env={"GRPC_VERBOSITY": "ERROR", **os.environ},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables by which Ray and fedpilot use it, once its head is there."""
+        found = details(self.store, self.stored)
+        return {
+            "RAY_ADDRESS": found["address"],
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": found["token_file"],
+        }
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the cluster, and wait until nothing of it is left. FabricError if that fails."""
+        _hang_up(self._autoscaler)
+        code = _hang_up(self._manager)
+        for _ in range(TRIES - 1):
+            if code == 0:
+                break
+            code = _hang_up(self._process(processes.OWN_MANAGER))
+        self.store.close()
+        if code:
+            raise FabricError(
+                f"the Ray cluster could not be ended; {self._folder / LOG} says why, and "
+                f"`fedpilot raycluster delete {self.stored.name} --store {self.store.path}` with "
+                "`fedpilot raycluster serve` ends it"
+            )
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> int:
+    """Tell a process to end, and wait for its exit code."""
+    assert process.stdin is not None
+    process.stdin.close()
+    return process.wait()
