@@ -57,11 +57,15 @@ def apply(
     """
     from ...ray_clusters.declarations import documents
     from ...ray_clusters.declarations.records import UNDECLARED, Revision
+    from ...ray_clusters.providers.choice import check_same_provider
+    from ...spec.ray_cluster.reading import ray_cluster_of
 
     read = declared_in(file, name or "")
     called = read.declared.name
     before = store.find(called)
     at = before.revision if before else UNDECLARED
+    if before is not None and not before.deleted:
+        check_same_provider(ray_cluster_of(before.document).declared, read.declared)
     if dry_run:
         _tell_dry_run(read, at, as_json)
         return

@@ -15,7 +15,7 @@ from fedpilot.common.text.amounts import counted
 
 from .declaration import HEAD, DeclaredRayCluster, GroupName, MachineGroup, MachineName
 from .failures import Failure, FailureSettings, counting, patience
-from .machines import LIVE, MachineEvent, MachineRecord, MachineState, Sighting
+from .machines import LIVE, MachineEvent, MachinePlace, MachineRecord, MachineState, Sighting
 from .resizing import is_outdated, next_hosts, resize
 
 
@@ -84,6 +84,8 @@ class RayClusterView:
     """Hosts that have not answered for so long that their machines are lost."""
     hosts_silent: frozenset[str] = frozenset()
     """Hosts that do not answer now, those that are away among them: nothing is started there."""
+    strays: frozenset[MachinePlace] = frozenset()
+    """What is there of machines that should not be, or not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +113,10 @@ class StopMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStray:
-    """End what a provider has of a machine that is not remembered."""
+    """End what a provider has of a machine that is not remembered, or not there."""
 
     name: MachineName
+    host: str
 
 
 LifecycleAction = StartMachine | DrainMachine | StopMachine | StopStray
@@ -260,9 +263,14 @@ class _Round:
         head, group = self.head, self.declared.head
         if head is None:
             ending = self.of(HEAD, MachineState.STOPPING)
-            hosts = next_hosts(group, (), self.view.hosts_silent, 1)
-            if any(each.host in hosts for each in ending):
-                self.reasons[HEAD] = f"{ending[-1].name} has to end before the next head starts"
+            hosts = next_hosts(group, (), self.view.hosts_away, 1)
+            there = [each for each in ending if each.host not in self.view.hosts_away]
+            strays = sorted(name for host, name in self.view.strays if host in hosts)
+            if there or strays:
+                name = there[-1].name if there else strays[0]
+                self.reasons[HEAD] = f"{name} has to end before the next head starts"
+            elif any(each in self.view.hosts_silent for each in hosts):
+                self.reasons[HEAD] = f"its host {hosts[0]} does not answer for now"
             else:
                 self._start(group, 1, None)
                 head = self.head
@@ -435,9 +443,8 @@ class _Round:
         return RayClusterState.SCALING if before is RayClusterState.READY else before
 
     def _strays(self) -> Iterator[StopStray]:
-        for name, seen in self.view.machines.items():
-            if seen.exists and name not in self.machines:
-                yield StopStray(name=name)
+        for host, name in sorted(self.view.strays):
+            yield StopStray(name=name, host=host)
 
     def _state(self, deleted: bool) -> RayClusterState:
         before, head = self.memory.state, self.head

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from .declaration import GroupName, MachineName
+
+MachinePlace: TypeAlias = tuple[str, MachineName]
+"""A host, empty where the provider runs, and a machine on it."""
 
 
 class MachineState(StrEnum):

@@ -27,7 +27,7 @@ from ...core.ray_clusters.lifecycle import (
     StopStray,
     turn,
 )
-from ...core.ray_clusters.machines import MachineRecord, MachineState, Sighting
+from ...core.ray_clusters.machines import MachinePlace, MachineRecord, MachineState, Sighting
 from ...core.records import MachineId
 from ...errors import ClusterUnreachable, FabricError, ProviderFailed
 from ...ray.control_plane.ray_nodes import RayNode, RayView
@@ -105,7 +105,7 @@ class ClusterLifecycle:
         """Hosts that do not answer, and since when."""
         self._trouble: dict[MachineName, str] = {}
         """Why a machine could not be started."""
-        self._acting: dict[MachineName, asyncio.Task[None]] = {}
+        self._acting: dict[MachinePlace, asyncio.Task[None]] = {}
         self._drained: set[MachineName] = set()
         self._woken = asyncio.Event()
 
@@ -116,6 +116,7 @@ class ClusterLifecycle:
     def declare(self, declared: DeclaredRayCluster, revision: int, *, deleted: bool) -> None:
         """Take another declaration."""
         self.declared, self.revision, self.deleted = declared, revision, deleted
+        self.provider.declare(declared)
         self.wake()
 
     async def run(self) -> None:
@@ -171,10 +172,12 @@ class ClusterLifecycle:
             name: self._sighting(machine, provided, nodes.get(name), now)
             for name, machine in known.items()
         }
-        for name in provided.machines.keys() - known.keys():
-            found[name] = Sighting(exists=True)
+        places = {(each.host, each.name) for each in known.values()}
         return RayClusterView(
-            machines=found, hosts_away=frozenset(away), hosts_silent=frozenset(self._silent)
+            machines=found,
+            hosts_away=frozenset(away),
+            hosts_silent=frozenset(self._silent),
+            strays=frozenset(provided.machines.keys() - places),
         )
 
     def _sighting(
@@ -182,10 +185,11 @@ class ClusterLifecycle:
     ) -> Sighting:
         if machine.host in provided.silent_hosts:
             return Sighting(exists=None)
-        there = provided.machines.get(machine.name)
+        there = provided.machines.get((machine.host, machine.name))
         trouble = self._trouble.get(machine.name, "")
         if there is None:
-            starts = machine.name in self._acting and machine.state is MachineState.STARTING
+            place = machine.host, machine.name
+            starts = place in self._acting and machine.state is MachineState.STARTING
             return Sighting(exists=None if starts else False, trouble=trouble)
         if there.dead:
             trouble = trouble or there.reason
@@ -251,19 +255,20 @@ class ClusterLifecycle:
 
     def _begin(self, action: LifecycleAction) -> None:
         """Begin an action, unless one on the same machine goes on."""
-        name = action.name if isinstance(action, StopStray) else action.machine.name
-        if name not in self._acting:
-            self._acting[name] = asyncio.create_task(self._finish(name, self._act(action)))
+        about = action if isinstance(action, StopStray) else action.machine
+        place = about.host, about.name
+        if place not in self._acting:
+            self._acting[place] = asyncio.create_task(self._finish(place, self._act(action)))
 
-    async def _finish(self, name: MachineName, action: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, place: MachinePlace, action: Coroutine[Any, Any, None]) -> None:
         try:
             await action
         except FabricError as error:
-            log.warning("%s: %s", name, error)
+            log.warning("%s: %s", place[1], error)
         except Exception:
-            log.exception("%s: an action failed, and is tried again", name)
+            log.exception("%s: an action failed, and is tried again", place[1])
         finally:
-            del self._acting[name]
+            del self._acting[place]
             self.wake()
 
     async def _act(self, action: LifecycleAction) -> None:
@@ -274,8 +279,8 @@ class ClusterLifecycle:
                 await self._drain(machine, until_s)
             case StopMachine(machine=machine):
                 await self._stop(machine)
-            case StopStray(name=name):
-                await self.provider.stop(name, "")
+            case StopStray(name=name, host=host):
+                await self.provider.stop(name, host)
 
     async def _start(self, machine: MachineRecord) -> None:
         group = next(each for each in self.declared.groups if each.name == machine.group)
@@ -297,7 +302,7 @@ class ClusterLifecycle:
     async def _stop(self, machine: MachineRecord) -> None:
         """End a machine; of one that has died Ray is told, since it would wait for many seconds."""
         node = self._seen_nodes.get(machine.name)
-        there = self._provided.machines.get(machine.name)
+        there = self._provided.machines.get((machine.host, machine.name))
         died = there is not None and there.dead and machine.group != HEAD
         if died and node is not None and self._nodes is not None:
             with suppress(ClusterUnreachable):

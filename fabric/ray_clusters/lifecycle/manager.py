@@ -21,6 +21,7 @@ from ...errors import FabricError, Fenced, StoreUnusable
 from ..declarations.documents import LIFECYCLE_MANAGER
 from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
 from ..declarations.store import RayClusterStore
+from ..providers.choice import check_same_provider
 from ..providers.protocol import MachineProvider
 from .cluster_lifecycle import ClusterLifecycle, LifecycleTimes, Nodes
 from .memory import cluster_row, machine_row, memory_of
@@ -81,6 +82,7 @@ class LifecycleManager:
             try:
                 declared = self.declared(stored)
                 if found is not None:
+                    check_same_provider(found.declared, declared)
                     found.declare(declared, stored.revision, deleted=stored.deleted)
                 else:
                     self._loops[stored.uid] = self._loop(lease, stored, declared)

@@ -30,13 +30,22 @@ def check_provided(declared: DeclaredRayCluster) -> None:
             )
 
 
+def check_same_provider(before: DeclaredRayCluster, after: DeclaredRayCluster) -> None:
+    """SpecError if a change of a declaration changes its provider, which would lose machines."""
+    if before.provider != after.provider:
+        raise SpecError(
+            f"Ray cluster {after.name!r}: its provider is {before.provider}, and cannot become "
+            f"{after.provider}; delete the cluster, and declare it anew"
+        )
+
+
 def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> MachineProvider:
     """The provider of a cluster; `folder` has a folder for each. SpecError."""
     check_provided(declared)
     if declared.provider == "ssh":
         from .ssh import SshMachines
 
-        return SshMachines.of(declared, uid, folder / uid)
+        return SshMachines(declared, uid, folder / uid)
     from .local import LocalMachines
 
     return LocalMachines(uid, folder / uid)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ...core.ray_clusters.declaration import HEAD, MachineName
+from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, MachineName
 from ...core.records import BundleGroup, MachineId
 from ...core.resources import Resources
 from ...errors import ClusterUnreachable, ProviderFailed
@@ -64,7 +64,9 @@ class FakeMachines:
     async def look(self) -> ProviderView:
         return ProviderView(
             machines={
-                name: ProvidedMachine(name=name, dead=bool(each.reason), reason=each.reason)
+                (each.order.machine.host, name): ProvidedMachine(
+                    name=name, dead=bool(each.reason), reason=each.reason
+                )
                 for name, each in self._mine.items()
                 if each.order.machine.host not in self._hosts.silent
             },
@@ -92,6 +94,8 @@ class FakeMachines:
         if host in self._hosts.silent:
             raise ProviderFailed(f"cannot end {name}: {host} does not answer")
         self._hosts.machines.pop((self._uid, name), None)
+
+    def declare(self, declared: DeclaredRayCluster) -> None: ...
 
     async def changed(self) -> None:
         await self.woken.wait()

@@ -29,7 +29,7 @@ from fedpilot.common.host.marked_processes import (
     signal_all,
 )
 
-from ...core.ray_clusters.declaration import HEAD, MachineName
+from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, MachineName
 from ...errors import ProviderFailed
 from ...ray.home import LONGEST_ROOT
 from ...ray.starting.machine import FAILED
@@ -88,7 +88,7 @@ class LocalMachines:
         with explained("cannot look at the machines"):
             names = {MachineName(each.name) for each in self._machines.iterdir()} | by_name.keys()
         return ProviderView(
-            machines={name: self._seen(name, by_name.get(name, [])) for name in sorted(names)}
+            machines={("", name): self._seen(name, by_name.get(name, [])) for name in sorted(names)}
         )
 
     def _seen(self, name: MachineName, processes: list[MarkedProcess]) -> ProvidedMachine:
@@ -134,6 +134,8 @@ class LocalMachines:
         descriptor = self._watched.pop(key)
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
+
+    def declare(self, declared: DeclaredRayCluster) -> None: ...
 
     async def changed(self) -> None:
         await self._woken.wait()

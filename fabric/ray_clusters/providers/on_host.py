@@ -22,7 +22,7 @@ from fedpilot.common.host.folders import state_home
 
 from ...core.ray_clusters.declaration import MachineName
 from ...errors import ProviderFailed
-from .ledger_copy import copies_of, put_back, stamp
+from .ledger_copy import packed, put_back, stamp, unpacked
 from .local import LocalMachines
 from .ray_start import MachineStart
 
@@ -51,6 +51,8 @@ class HostSide:
 
     def __init__(self, machines: LocalMachines, say: Say) -> None:
         self._machines, self._say = machines, say
+        self._ledger: list[str] = []
+        """The parts of a copy that the site takes, or gives."""
         self._working: set[asyncio.Task[None]] = set()
 
     async def serve(self, lines: asyncio.StreamReader) -> None:
@@ -75,7 +77,7 @@ class HostSide:
             failed = str(error) or type(error).__name__
         self._say({"answers": asked["number"], "failed": failed, "found": found})
 
-    async def _do(self, asked: Mapping[str, Any]) -> Mapping[str, str] | None:
+    async def _do(self, asked: Mapping[str, Any]) -> int | str | None:
         match asked["ask"]:
             case "take":
                 self._machines.take(token=asked["token"], address=asked["address"])
@@ -84,9 +86,16 @@ class HostSide:
             case "stop":
                 await self._machines.stop(MachineName(asked["name"]), "")
             case "ledger":
-                return copies_of(self._machines.folder)
-            case "put ledger back":
-                put_back(self._machines.folder, asked["copies"])
+                self._ledger = await asyncio.to_thread(packed, self._machines.folder)
+                return len(self._ledger)
+            case "part of the ledger":
+                return self._ledger[int(asked["part"])]
+            case "begin a ledger":
+                self._ledger = []
+            case "continue the ledger":
+                self._ledger.append(asked["text"])
+            case "put the ledger back":
+                put_back(self._machines.folder, unpacked(self._ledger))
             case "forget":
                 await self._machines.forget()
             case other:
@@ -99,12 +108,14 @@ class HostSide:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
                     await self._machines.changed()
-            with contextlib.suppress(ProviderFailed):  # the site takes silence as such
+            try:
                 await self._tell_once()
+            except Exception as error:
+                self._say({"troubled": str(error) or type(error).__name__})
 
     async def _tell_once(self) -> None:
         seen = (await self._machines.look()).machines
-        machines = {name: each.reason if each.dead else None for name, each in seen.items()}
+        machines = {name: each.reason if each.dead else None for (_, name), each in seen.items()}
         ledger = stamp(self._machines.folder)
         self._say({"machines": machines, "address": self._machines.address, "ledger": ledger})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster, MachineGroup, MachineName
-from ...core.ray_clusters.machines import MachineRecord
+from ...core.ray_clusters.machines import MachinePlace, MachineRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class ProvidedMachine:
 class ProviderView:
     """What a provider has of one declared Ray cluster now."""
 
-    machines: Mapping[MachineName, ProvidedMachine]
+    machines: Mapping[MachinePlace, ProvidedMachine]
     """Those on hosts that do not answer are left out."""
     silent_hosts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Hosts that do not answer, and why."""
@@ -54,6 +54,9 @@ class MachineProvider(Protocol):
 
     async def stop(self, name: MachineName, host: str, /) -> None:
         """End all that belongs to a machine, and leave nothing; a missing one is no error."""
+
+    def declare(self, declared: DeclaredRayCluster, /) -> None:
+        """Take another declaration of the cluster, whose provider is the same."""
 
     async def changed(self) -> None:
         """Return once a machine has ended by itself, or may have."""

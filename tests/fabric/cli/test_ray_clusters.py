@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
+from rich.console import Console
 
 from command_line import invoke
 from fake_site import FakeSite
+from fedpilot.fabric.cli.terminal.ray_clusters import cluster_details, explanation
+from fedpilot.fabric.ray_clusters.declarations.documents import details
 
 DEMO = """
 metadata: {name: demo}
@@ -111,6 +114,28 @@ def test_a_dry_run_declares_nothing(site: FakeSite, file: Path) -> None:
     assert site.store.declarations() == ()
     shown = json.loads(told(site, "apply", str(file), "--dry-run", "--json"))
     assert shown["dry_run"]
+
+
+def test_a_cluster_keeps_its_provider(site: FakeSite, file: Path) -> None:
+    told(site, "apply", str(file))
+    far = "spec:\n  fedpilot: {provider: ssh, hosts: [node1]}\n"
+    file.write_text(DEMO.replace("spec:\n", far))
+    for words in ([], ["--dry-run"]):
+        done = run(site, "apply", str(file), *words)
+        assert done.exit_code == 2
+        assert "its provider is local, and cannot become ssh" in done.stderr
+
+
+def test_a_host_that_does_not_answer_is_named_with_its_reason(site: FakeSite, file: Path) -> None:
+    told(site, "apply", str(file))
+    found = details(site.store, site.store.declarations()[0])
+    found["hosts_silent"] = {"node2": "Host key verification failed."}
+    for drawn in (explanation(found, 0.0), cluster_details(found, 0.0)):
+        console = Console(width=120)
+        with console.capture() as captured:
+            console.print(drawn)
+        assert "node2" in captured.get()
+        assert "Host key verification failed." in captured.get()
 
 
 def test_a_change_of_another_is_not_lost(site: FakeSite, file: Path) -> None:

@@ -84,6 +84,8 @@ class MachineWorld:
     memory: RayClusterMemory = field(default_factory=RayClusterMemory)
     there: dict[MachineName, FakeMachine] = field(default_factory=dict)
     hosts_down: frozenset[str] = frozenset()
+    hosts_blink: frozenset[str] = frozenset()
+    """Hosts that have not answered for a moment; what they had is known."""
     joins: bool = True
     """Whether what starts now will join."""
     last: LifecycleTurn | None = None
@@ -113,11 +115,16 @@ class MachineWorld:
                     idle_since_s=idle,
                     loss=machine.work,
                 )
-        for name, machine in self.there.items():
-            if name not in found and machine.host not in self.hosts_down:
-                found[name] = Sighting(exists=True)
+        strays = {
+            (machine.host, name)
+            for name, machine in self.there.items()
+            if name not in found and machine.host not in self.hosts_down
+        }
         return RayClusterView(
-            machines=found, hosts_away=self.hosts_down, hosts_silent=self.hosts_down
+            machines=found,
+            hosts_away=self.hosts_down,
+            hosts_silent=self.hosts_down | self.hosts_blink,
+            strays=frozenset(strays),
         )
 
     def _up(self, machine: FakeMachine) -> bool:

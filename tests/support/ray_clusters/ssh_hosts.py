@@ -6,10 +6,17 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpilot.fabric.core.ray_clusters.declaration import (
+    HEAD,
+    DeclaredRayCluster,
+    MachineGroup,
+    RayClusterName,
+)
 from hosts import Host, hosts
 from real_ray import eventually
 
@@ -44,6 +51,16 @@ class SshHosts:
     """The file for `ssh -F`."""
     known: Path
     """The file with the hosts' keys."""
+
+    def declare(self, *names: str) -> DeclaredRayCluster:
+        """A cluster whose machines may be on these hosts."""
+        return DeclaredRayCluster(
+            name=RayClusterName("demo"),
+            provider="ssh",
+            head=MachineGroup(name=HEAD, hosts=names),
+            python=sys.executable,
+            ssh_config=self.config,
+        )
 
     def on(self, name: str) -> tuple[str, ...]:
         """The begin of a command that runs another on a host."""

@@ -9,6 +9,7 @@ import pytest
 from fedpilot.fabric.core.ray_clusters.declaration import HEAD, MachineGroup, MachineName
 from fedpilot.fabric.core.ray_clusters.lifecycle import (
     STATE_TRANSITIONS,
+    RayClusterMemory,
     RayClusterState,
     StartMachine,
 )
@@ -128,6 +129,48 @@ def test_the_machines_of_a_host_that_is_gone_start_on_another() -> None:
     world.hosts_down = frozenset()
     world.settle()
     assert sorted(world.there) == sorted(each.name for each in alive)  # what was left has ended
+
+
+def test_a_head_that_moves_to_another_host_ends_before_the_next_one_starts() -> None:
+    world = ready(head=MachineGroup(name=HEAD, least=1, hosts=("a",)))
+    world.declared = declared(head=MachineGroup(name=HEAD, least=1, hosts=("b",)))
+    heads = []
+    for _ in range(200):
+        heads.append(sum(each.group == HEAD for each in world.there.values()))
+        world.turn()
+        world.now += 0.1
+    assert max(heads) == 1
+    assert [each.host for each in world.memory.machines] == ["b"]
+
+
+def test_no_head_starts_where_something_of_an_earlier_one_is_left() -> None:
+    world = ready(head=MachineGroup(name=HEAD, least=1, hosts=("a",)))
+    world.memory = RayClusterMemory(next_number=9)
+    world.turn()
+    assert world.last is not None
+    assert world.last.reasons[HEAD] == "c-headgroup-0 has to end before the next head starts"
+    world.settle()
+    assert [*world.there] == ["c-headgroup-9"]
+
+
+def test_a_head_does_not_move_because_its_host_blinks() -> None:
+    hosts = ("a", "b")
+    world = ready(head=MachineGroup(name=HEAD, least=1, hosts=hosts))
+    world.hosts_blink = frozenset({"a"})
+    world.there[MachineName("c-headgroup-0")].dead = True
+    world.run(10)
+    assert world.last is not None
+    assert world.last.reasons[HEAD] == "its host a does not answer for now"
+    world.hosts_blink = frozenset()
+    world.settle()
+    assert [each.host for each in world.memory.machines] == ["a"]
+
+
+def test_workers_start_where_hosts_answer() -> None:
+    world = MachineWorld(declared=declared(group("small", 2, hosts=("a", "b"))))
+    world.hosts_blink = frozenset({"a"})
+    world.settle()
+    assert [each.host for each in world.memory.machines if each.group == "small"] == ["b", "b"]
 
 
 def test_without_any_host_the_group_says_so_and_the_rest_goes_on() -> None:

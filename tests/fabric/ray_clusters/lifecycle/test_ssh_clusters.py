@@ -59,9 +59,7 @@ def test_a_host_whose_key_has_changed_is_told_nothing(there: SshHosts, tmp_path:
     there.known.write_text("\n".join([" ".join([one[0], *two[1:]]), *lines[1:]]))
 
     async def story() -> ProviderView:
-        machines = SshMachines(
-            "uid", tmp_path / "site", ("one", "two"), python=sys.executable, config=there.config
-        )
+        machines = SshMachines(there.declare("one", "two"), "uid", tmp_path / "site")
         found = await machines.look()
         await machines.close()
         return found

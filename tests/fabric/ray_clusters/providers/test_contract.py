@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ def _ssh(folder: Path) -> Iterator[Provided]:
 
         def opened(uid: str) -> SshMachines:
             uids.add(uid)
-            return SshMachines(uid, folder / uid, names, python=sys.executable, config=there.config)
+            return SshMachines(there.declare(*names), uid, folder / uid)
 
         def marked(uid: str, name: str = "") -> list[MarkedProcess]:
             marks = [f"{uid_on(host, uid)}/{name}" for host in names]
@@ -149,7 +148,9 @@ def order(of: MachineGroup, number: int, host: str = "") -> MachineOrder:
 
 
 async def seen(provider: MachineProvider) -> dict[MachineName, ProvidedMachine]:
-    return dict((await provider.look()).machines)
+    found = (await provider.look()).machines
+    assert len({name for _, name in found}) == len(found)
+    return {name: machine for (_, name), machine in found.items()}
 
 
 async def joined(nodes: Nodes, *names: str) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def test_machines_start_join_die_and_end_and_a_successor_sees_them(provided: Pro
         await nodes.bury(there[names[1]].id, "its processes have ended")
         await follower.stop(names[1], one.machine.host)
         await follower.stop(names[1], one.machine.host)  # it is gone, which is no error
-        await follower.stop(names[2], "")  # as of a machine that no record tells of
+        await follower.stop(names[2], two.machine.host)
         assert (await seen(follower)).keys() == {names[0]}
         await joined(nodes, names[0])
         await follower.stop(names[0], head.machine.host)

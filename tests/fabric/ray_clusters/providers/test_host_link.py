@@ -24,6 +24,7 @@ SHARED = {"token": "secret", "address": "10.0.0.9:6379"}
 GREETING = json.dumps({"greets": versions(), "address": "10.0.0.1"})
 VIEW = json.dumps({"machines": {"c-w-1": None}, "address": None, "ledger": []})
 TAKEN = json.dumps({"answers": 0, "failed": "", "found": None})
+TROUBLED = json.dumps({"troubled": "no \u001b[2J disk"})
 
 
 def real_host(folder: Path, *, before: str = "") -> list[str]:
@@ -62,7 +63,7 @@ def test_a_host_is_told_what_its_cluster_shares_and_answers(tmp_path: Path) -> N
         async with linked(real_host(tmp_path, before="echo Welcome!; echo '{\"a\": 1}';")) as link:
             await until(lambda: not link.silence)
             assert link.machines == {}
-            assert link.address == SHARED["address"]
+            assert link.address == ""  # it is not one of this host's
             home = tmp_path / "fedpilot/machines/abc"
             assert (home / "token").read_text() == SHARED["token"]
             assert (home / "token").stat().st_mode & 0o777 == 0o600
@@ -116,6 +117,8 @@ def test_a_host_ends_when_its_site_hangs_up(tmp_path: Path) -> None:
             says(json.dumps({"greets": versions(), "address": ""})),
             "it does not say by which address it is reached",
         ),
+        (says(GREETING, TROUBLED), r"no \u001b[2J disk"),
+        (says(GREETING, VIEW.replace("c-w-1", "../x")), "it says what no host says"),
         (says(GREETING, "[]"), "it says what no host says"),
         (says(GREETING, "no JSON"), "it says what no host says"),
         (says(GREETING, '{"machines": 5}'), "it says what no host says"),
