@@ -199,6 +199,12 @@ def results() -> dict[str, Any]:
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
         "topologies": facts | {"runs": circle},
         "lifecycle": facts | {"runs": clusters()},
+        "autoscaler": facts
+        | {
+            "runs": {
+                "waves": [{"machine_s": 90, "oracle_s": 100.0, "waited_s": 3.0, "decision_s": 0.05}]
+            }
+        },
         "reserve": facts | {"runs": {"1 bundle": [{"manager_s": [0.006], "bare_s": [0.003]}]}},
         "tasks": facts | {"runs": {"tasks": [tasks()], "the manager": [manager()]}},
         "scheduler": facts
