@@ -380,13 +380,9 @@ Decision = StartMembers | StopMembers | MoveMember
 class Pending:
     """Workloads that stay as they are, and why."""
 
-    lines: tuple[Line, ...]
+    workloads: tuple[WorkloadId, ...]
+    """Oldest first."""
     reason: Reason
-
-    @property
-    def workloads(self) -> tuple[WorkloadId, ...]:
-        """Which ones, oldest first."""
-        return tuple(id for _, id in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

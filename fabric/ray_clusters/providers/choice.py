@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster
@@ -27,6 +28,19 @@ def check_provided(declared: DeclaredRayCluster) -> None:
             raise SpecError(
                 f"Ray cluster {declared.name!r}: the provider {declared.provider} of this version "
                 f"cannot do `{key}`; leave it out"
+            )
+    _check_version(declared)
+
+
+def _check_version(declared: DeclaredRayCluster) -> None:
+    """SpecError if another version of Ray is declared than the one that would start."""
+    here = importlib.metadata.version("ray")
+    for group in declared.groups:
+        wanted = group.template.ray_version
+        if wanted not in ("", here):
+            raise SpecError(
+                f"Ray cluster {declared.name!r}: `spec.rayVersion` is {wanted}, and this site has "
+                f"Ray {here}; install {wanted} here, or leave the key out"
             )
 
 

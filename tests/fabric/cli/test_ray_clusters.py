@@ -159,6 +159,11 @@ def test_a_change_of_another_is_not_lost(site: FakeSite, file: Path) -> None:
             "not fake",
             id="a provider that this version lacks",
         ),
+        pytest.param(
+            DEMO.replace("spec:\n", "spec:\n  rayVersion: 2.53.0\n", 1),
+            "`spec.rayVersion` is 2.53.0, and this site has Ray 2",
+            id="another version of Ray",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(

@@ -44,7 +44,7 @@ class Waiting:
     reason: Reason
 
     def told(self) -> Pending:
-        return Pending(self.lines, self.reason)
+        return Pending(tuple([id for _, id in self.lines]), self.reason)
 
 
 @dataclass(frozen=True, slots=True)

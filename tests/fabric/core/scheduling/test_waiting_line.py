@@ -18,9 +18,7 @@ def asks(state: ClusterState, name: str, project: str, priority: int = 0) -> Clu
 def test_places_are_by_priority_then_age_within_a_project() -> None:
     state = ClusterState()
     first, other, urgent = asks(state, "a", "p"), asks(state, "b", "q"), asks(state, "c", "p", 1)
-    full = Pending(
-        tuple((at, WorkloadId(id)) for at, id in enumerate("abc")), Reason(Rule.NO_ROOM, "no room")
-    )
+    full = Pending(tuple(map(WorkloadId, "abc")), Reason(Rule.NO_ROOM, "no room"))
     line = WaitingLine(state, [full])
     found = {id: line.get(id) for id in (first, other, urgent)}
     places = {id: each and (each.position, each.reason) for id, each in found.items()}
