@@ -61,6 +61,11 @@ class _Ranking:
     ranks: Array
     seen: int
     """How many changes of machines it takes into account."""
+    kind: int
+    """The resource by which machines are compared."""
+    asked: tuple[tuple[int, int], ...]
+    """Which resources a member takes, and how much of each."""
+    needs_gpus: bool
 
 
 class Machines:
@@ -119,21 +124,20 @@ class Machines:
         known = self._rankings.get(key)
         if known is None:
             known = self._rankings[key] = self._ranking(pool, part, free, devices, len(changes))
-        kind, needs_gpus = self.kind(part.request), self._needs_gpus(part.request)
         for machine in set(changes[known.seen :]):
             at = known.row_of.get(machine)
             if at is None:
                 continue
             row = free[machine].tolist()
             fits = True
-            for has, asked in zip(row, part.request, strict=True):
-                if asked and has < asked:
+            for i, amount in known.asked:
+                if row[i] < amount:
                     fits = False
                     break
-            if fits and devices is not None and needs_gpus:
+            if fits and devices is not None and known.needs_gpus:
                 fits = bool(self.counts(known.rows[at : at + 1], part.request, free, devices)[0])
-            avoid = not needs_gpus and self._snapshot.fleet.has_gpus[machine]
-            known.ranks[at] = row[kind] + avoid * WITH_GPUS if fits else FULL
+            avoid = not known.needs_gpus and self._snapshot.fleet.has_gpus[machine]
+            known.ranks[at] = row[known.kind] + avoid * WITH_GPUS if fits else FULL
         known.seen = len(changes)
         if not len(known.rows):
             return None
@@ -144,11 +148,14 @@ class Machines:
         self, pool: str, part: GangPart, free: Array, devices: Array | None, seen: int
     ) -> _Ranking:
         rows = self.suitable(pool, part)
-        ranks = free[rows, self.kind(part.request)].copy()
-        if not self._needs_gpus(part.request):
+        kind, needs_gpus = self.kind(part.request), self._needs_gpus(part.request)
+        ranks = free[rows, kind].copy()
+        if not needs_gpus:
             ranks += self._snapshot.fleet.has_gpus[rows] * WITH_GPUS
         ranks[self.counts(rows, part.request, free, devices) == 0] = FULL
-        return _Ranking(rows, {row: at for at, row in enumerate(rows.tolist())}, ranks, seen)
+        row_of = {row: at for at, row in enumerate(rows.tolist())}
+        asked = tuple((i, amount) for i, amount in enumerate(part.request) if amount)
+        return _Ranking(rows, row_of, ranks, seen, kind, asked, needs_gpus)
 
     def _needs_gpus(self, request: Amounts) -> bool:
         return self._gpu is not None and request[self._gpu] > 0

@@ -8,6 +8,7 @@ project all minimums come before any surplus, whatever their priority (seed 001)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -85,27 +86,43 @@ def _part(has: int, may: int, unit: int) -> float:
     return has / may if may else has / unit * 1000
 
 
-def queue_key(
-    queue: PoolQueue,
-    share: Amounts,
-    entitled: Amounts,
-    allocated: Sequence[int],
-    need: Amounts,
-    units: Sequence[int],
-) -> QueueKey:
+@dataclass(frozen=True, slots=True)
+class QueueStanding:
+    """What a queue may have; it does not change during a round."""
+
+    queue: PoolQueue
+    amounts: tuple[tuple[int, int, int, int], ...]
+    """Of each resource: fair share, quota, entitlement, units of one whole."""
+    entitlements: float
+    """All that it is entitled to, in wholes."""
+
+    @classmethod
+    def of(
+        cls, queue: PoolQueue, share: Amounts, entitled: Amounts, units: Sequence[int]
+    ) -> QueueStanding:
+        amounts = tuple(zip(share, queue.quota, entitled, units, strict=True))
+        return cls(queue, amounts, sum((may / unit for _, _, may, unit in amounts), 0.0))
+
+
+def queue_key(standing: QueueStanding, allocated: Sequence[int], need: Amounts) -> QueueKey:
     """The precedence of a queue whose best workload needs this; the smallest comes first."""
     over_share = over_quota = not_entitled = False
-    dominant_then = dominant_now = entitlements = 0.0
-    amounts = zip(allocated, need, share, queue.quota, entitled, units, strict=True)
-    for has, more, fair, quota, may, unit in amounts:  # one pass: after each start, all compare
+    dominant_then = dominant_now = 0.0
+    queue, entitlements = standing.queue, standing.entitlements
+    # One pass: after each start, all queues are compared.
+    for (fair, quota, may, unit), has, more in zip(standing.amounts, allocated, need, strict=True):
         then = has + more
-        over_share = over_share or has > fair
-        over_quota = over_quota or then > quota
-        entitlements += may / unit
+        if has > fair:
+            over_share = True
+        if then > quota:
+            over_quota = True
         if then and may < UNLIMITED:
-            not_entitled = not_entitled or not may
-            dominant_then = max(dominant_then, _part(then, may, unit))
-            dominant_now = max(dominant_now, _part(has, may, unit))
+            if not may:
+                not_entitled = True
+            if (part := _part(then, may, unit)) > dominant_then:
+                dominant_then = part
+            if (part := _part(has, may, unit)) > dominant_now:
+                dominant_now = part
     return (
         over_share,
         over_quota,
@@ -130,8 +147,11 @@ class Contest:
         allocated: Sequence[Sequence[int]],
         units: Sequence[int],
     ) -> None:
-        self._queues, self._shares, self._units = queues, shares, units
-        self._entitled = entitled
+        self._queues = queues
+        self._standings = [
+            QueueStanding.of(queue, share, may, units)
+            for queue, share, may in zip(queues, shares, entitled, strict=True)
+        ]
         self._allocated = allocated
         """Of the trial, which changes it."""
         self._children: dict[QueueIndex | None, list[QueueIndex]] = {}
@@ -232,8 +252,7 @@ class Contest:
         key = None
         if leaf is not None and self._heads.get(leaf):
             need = self._needs[self._heads[leaf][0][1]]
-            share, entitled = self._shares[index], self._entitled[index]
-            key = queue_key(queue, share, entitled, self._allocated[index], need, self._units)
+            key = queue_key(self._standings[index], self._allocated[index], need)
             self._best[index] = leaf
         self._keys[index] = key
         return key

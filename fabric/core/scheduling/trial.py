@@ -156,7 +156,7 @@ class Trial:
         self, workload: Workload, placed: Sequence[tuple[int, MachineIndex]]
     ) -> tuple[Member, ...]:
         if self.devices is None or self._gpu is None:
-            return tuple(Member(part, machine) for part, machine in placed)
+            return tuple([Member(part, machine) for part, machine in placed])
         pool = self.snapshot.queues[workload.queue].pool
         members = []
         for part, machine in placed:

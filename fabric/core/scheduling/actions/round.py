@@ -244,7 +244,7 @@ class PlanRound:
         """
         if sum(lacking) != 1:
             return None
-        number = next(i for i, n in enumerate(lacking) if n)
+        number = lacking.index(1)
         gang, trial = workload.gang, self.trial
         part, machines = gang.parts[number], self.machines_for(workload)
         if gang.policies[part.group] is not None and workload.members:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedpilot.fabric.core.scheduling.order import (
+    QueueStanding,
     entitlement,
     furthest_over,
     place_in_line,
@@ -24,7 +25,8 @@ def key(*, has: int, needs: int = 1, quota: int = 2, share: int = 4, priority: i
     queue = replace(QUEUE, quota=(quota * GPU,), priority=priority)
     deserved = (share * GPU,)
     entitled = entitlement(queue, deserved)
-    return queue_key(queue, deserved, entitled, (has * GPU,), (needs * GPU,), (GPU,))
+    standing = QueueStanding.of(queue, deserved, entitled, (GPU,))
+    return queue_key(standing, (has * GPU,), (needs * GPU,))
 
 
 @pytest.mark.parametrize(
