@@ -150,6 +150,8 @@ def _positions(workload: Workload, unit: Unit) -> tuple[int, ...]:
     if not unit.surplus:
         return tuple(range(len(workload.members)))
     (member,) = unit.members
+    if len(workload.members) <= workload.gang.size:
+        return ()  # an equal member would be one of its minimum
     for at in range(len(workload.members) - 1, -1, -1):
         if workload.members[at] == member:
             return (at,)
@@ -348,9 +350,11 @@ class _Board:
         return sorted(found.values(), key=lambda each: each.number)
 
     def take(self, row: int, units: Sequence[Unit]) -> None:
-        """The units have stopped: price the machines anew on which they ran."""
+        """The units have stopped: price the machines anew on which their workloads run, since
+        what stops there may have been to stop after them."""
         self._gone.update((unit.workload, unit.after) for unit in units)
-        touched = {member.machine for unit in units for member in unit.members}
+        workloads = {unit.workload for unit in units}
+        touched = {m.machine for id in workloads for unit in self._of[id] for m in unit.members}
         rows = {at for machine in touched if (at := self._fit.row_of.get(machine)) is not None}
         for at in rows | {row}:
             self._price(at)

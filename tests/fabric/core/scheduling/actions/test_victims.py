@@ -8,13 +8,15 @@ import pytest
 
 from fedpilot.fabric.core.scheduling.plan import plan
 from fedpilot.fabric.core.scheduling.records import (
+    GangPart,
+    GangSpec,
     SchedulingPlan,
     Settings,
     StartMembers,
     StopMembers,
 )
 from fedpilot.fabric.core.scheduling.snapshot import Facts
-from scheduling_situations import facts, gang, workload
+from scheduling_situations import GPU, facts, gang, workload
 
 
 def decided(situation: Facts) -> SchedulingPlan:
@@ -69,6 +71,15 @@ def test_nothing_stops_if_the_claimant_would_not_fit_all_the_same() -> None:
     planned = decided(situation)
     assert planned.decisions == ()
     assert [wait.workloads for wait in planned.waits] == [("claim",)]
+
+
+def test_a_minimum_is_not_taken_for_surplus_beside_an_equal_member() -> None:
+    """A machine has a member of the minimum and one above it, which give way by machine."""
+    elastic = GangSpec(parts=(GangPart(request=(2 * GPU,), least=1, most=4),))
+    situation = facts([2, 4], {"A": 6})
+    situation.add(workload("elastic", 0, elastic, age=1, on=[1, 0, 1], priority=75))
+    situation.add(workload("claim", 0, gang((2, 3)), age=2))
+    assert decided(situation).decisions == ()
 
 
 def test_a_gang_with_members_that_differ_claims_too() -> None:
