@@ -54,7 +54,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Machine:
+class WaveMachine:
     """A machine of the wave; times in seconds of it."""
 
     name: MachineName
@@ -95,7 +95,7 @@ class Wave:
         self._waiting: list[Arrival] = []
         self._ends: dict[str, int] = {}
         self._group = group()
-        self._machines: list[Machine] = []
+        self._machines: list[WaveMachine] = []
         self._numbers = iter(range(10**9))
         self.machine_s = 0
         self.waits_s: list[int] = []
@@ -148,7 +148,7 @@ class Wave:
         leaving = {*edit.leaving}
         self._machines = [each for each in self._machines if each.name not in leaving]
         for _ in range(edit.replicas - len(self._machines)):
-            self._machines.append(Machine(MachineName(f"m{next(self._numbers)}"), now))
+            self._machines.append(WaveMachine(MachineName(f"m{next(self._numbers)}"), now))
 
 
 def oracle_s(gangs: list[Arrival]) -> float:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 OPTIONS = (
     "-T",
-    "-oBatchMode=yes",  # nobody is there to answer questions
+    "-oBatchMode=yes",  # no person is there to answer questions
     "-oStrictHostKeyChecking=yes",
     "-oAddressFamily=inet",  # Ray's addresses are `host:port`
     "-oConnectTimeout=5",
