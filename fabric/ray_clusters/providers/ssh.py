@@ -157,9 +157,10 @@ class SshMachines:
     async def _let_go(self, link: HostLink) -> None:
         """Keep nothing on a host that is declared no more and has no machines."""
         await link.ask("forget")
-        self._links.pop(link.host, None)
+        self._links.pop(link.host, None)  # together with the host, or a look opens another one
+        if link.host not in self._declared:
+            self._known.pop(link.host, None)
         await link.close()
-        self._known.pop(link.host, None)
         with explained("cannot forget a host"):
             write_private(self._folder / "hosts", json.dumps([*self._known]))
 

@@ -17,6 +17,7 @@ from fedpilot.fabric.core.ray_clusters.declaration import (
     RayClusterName,
 )
 from fedpilot.fabric.manager.files.ledger_file import LedgerFile
+from fedpilot.fabric.ray_clusters.providers.host_link import HostLink
 from fedpilot.fabric.ray_clusters.providers.ssh import SshMachines, uid_on
 
 PATIENCE_S = 120.0
@@ -169,6 +170,27 @@ def test_a_host_that_is_declared_no_more_is_let_go(hosts: Path) -> None:
         assert not home(hosts, "b").exists()
         assert (await machines.look()).silent_hosts == {}
 
+    told(on("a", "b"), hosts, story)
+
+
+def test_a_host_that_is_let_go_is_looked_at_no_more(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(machines: SshMachines) -> None:
+        await machines.look()
+        machines.declare(on("a"))
+        await until(machines, closing.is_set)
+        await machines.look()
+        assert {*machines._links} == {"a"}
+
+    closing, close = asyncio.Event(), HostLink.close
+
+    async def slowly(link: HostLink) -> None:
+        closing.set()
+        await asyncio.sleep(1)
+        await close(link)
+
+    monkeypatch.setattr(HostLink, "close", slowly)
     told(on("a", "b"), hosts, story)
 
 
