@@ -129,6 +129,15 @@ class Trial:
         """Free what a member holds, before `move` places it."""
         self._change(workload, workload, left=(workload.members[position],))
 
+    def lower(self, workload: Workload, position: int) -> None:
+        """Let a lifted member hold what it held, also where something else has taken that."""
+        self._change(workload, workload, came=(workload.members[position],))
+
+    def overfull(self, machine: MachineIndex) -> bool:
+        """Whether more is held on a machine than it has."""
+        gpus = None if self.devices is None else self.devices[machine]
+        return bool((self.free[machine] < 0).any() or (gpus is not None and (gpus < 0).any()))
+
     def move(
         self,
         workload: Workload,

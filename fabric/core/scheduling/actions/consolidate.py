@@ -1,7 +1,8 @@
 """Consolidate: move members of running work so that scattered room becomes one.
 
 For a preemptible claimant that what is free would hold if it were not scattered. Members move one
-by one, only if every one of them finds a place, and never those of non-preemptible work.
+after the other, each to room that is free then; none moves unless all that are in the way can, and
+those of non-preemptible work never do.
 """
 
 from __future__ import annotations
@@ -104,12 +105,12 @@ def _clearing(
 
 
 def _try(round: PlanRound, claim: Claim, clearings: list[list[Movable]]) -> bool:
-    """Clear machines, start the claimant, and place what was there."""
+    """Start the claimant where machines are cleared, and move what is in its way before that."""
     trial = round.trial
-    moved = [entry for clearing in clearings for entry in clearing]
-    if len({id for _, id, _, _ in moved}) > trial.settings.consolidation_candidates:
+    moving = [entry for clearing in clearings for entry in clearing]
+    if len({id for _, id, _, _ in moving}) > trial.settings.consolidation_candidates:
         return False
-    for _, id, at, _ in moved:
+    for _, id, at, _ in moving:
         trial.lift(trial.workload(id), at)
     workload = trial.workload(claim.workload.id)
     round.no_room.clear()
@@ -118,13 +119,33 @@ def _try(round: PlanRound, claim: Claim, clearings: list[list[Movable]]) -> bool
         return False
     trial.start(workload, places, round.start_reason(workload, claim.need, surplus=False))
     start = trial.decisions.pop()  # moves come first, so that nothing is ever over capacity
-    reason = Reason(Rule.CONSOLIDATE, f"moved, so that {workload.id} has room in one place")
-    for _, id, at, _ in sorted(moved, key=lambda each: (-each[0], *each[1:3])):
-        machine = _place(round, claim, trial.workload(id), at)
-        if machine is None:
+    for _, id, at, _ in moving:
+        trial.lower(trial.workload(id), at)
+    moving.sort(key=lambda each: (-each[0], *each[1:3]))
+    while moving:
+        waiting = [each for each in moving if not _moved(round, claim, each)]
+        if len(waiting) == len(moving):
             return False
-        trial.move(trial.workload(id), at, machine, workload.id, reason)
+        moving = waiting
     trial.decisions.append(start)
+    return True
+
+
+def _moved(round: PlanRound, claim: Claim, entry: Movable) -> bool:
+    """Move a member, unless it may stay beside the claimant; whether that is possible now."""
+    trial, (_, id, at, _) = round.trial, entry
+    workload = trial.workload(id)
+    source = workload.members[at].machine
+    if not trial.overfull(source):
+        return True
+    before = trial.checkpoint()
+    trial.lift(workload, at)
+    target = _place(round, claim, workload, at)
+    if target is None:
+        trial.rollback(before)
+        return False
+    reason = Reason(Rule.CONSOLIDATE, f"moved, so that {claim.workload.id} has room in one place")
+    trial.move(workload, at, target, claim.workload.id, reason)
     return True
 
 
