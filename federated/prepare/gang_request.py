@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
 from fedpilot.mediator import GangRequest
 from fedpilot.mediator.core.reservation import VNodeClass
-from fedpilot.mediator.core.run_queue import RunAsk
 
 from ..config.schema import ResourcesConfig, RunConfig, VNodeClassConfig, WorkersRange
 
@@ -62,24 +61,6 @@ def _vnode_class(size: ResourcesConfig | VNodeClassConfig) -> VNodeClass:
     if isinstance(size, VNodeClassConfig):
         made = replace(made, name=size.name, labels=size.labels)
     return made
-
-
-def run_ask(config: RunConfig) -> RunAsk:
-    """What a run of this config asks of the sites of a mediator."""
-    request, sites = gang_request(config), config.sites
-    return RunAsk(
-        vnode=request.resources,
-        workers=request.least if request.groups else request.workers,
-        at_least=request.at_least,
-        at_most=request.at_most,
-        groups=request.groups,
-        count=sites.count,
-        min_sites=sites.min_sites,
-        required=tuple(sites.required),
-        data="" if config.data.from_ is None else config.data.dataset or "",
-        project=request.project,
-        priority_class=request.priority_class,
-    )
 
 
 def object_store_bytes(inputs: RunInputs) -> int:

@@ -10,7 +10,6 @@ import copy
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import click
@@ -242,6 +241,6 @@ class LazyGroup(click.Group):
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
 )
-@click.version_option(version("fedpilot"), "-V", "--version", prog_name="fedpilot")
+@click.version_option(None, "-V", "--version", package_name="fedpilot", prog_name="fedpilot")
 def main() -> None:
     """Train federations of up to a million clients on Ray clusters."""

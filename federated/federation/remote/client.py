@@ -28,7 +28,7 @@ from ...config.schema import RunConfig
 from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
 from ...errors import FederatedError
-from ...prepare.gang_request import run_ask
+from ...prepare.run_ask import run_ask
 from ...prepare.user_code.user_code import code_to_send
 from ...prepare.user_code.user_sources import import_paths
 from ..clients.virtual_node import VirtualNode

@@ -49,7 +49,7 @@ def submit(
     """
     from ...config import load_config, located, to_yaml
     from ...errors import ConfigError
-    from ...prepare.gang_request import run_ask
+    from ...prepare.run_ask import run_ask
     from ...prepare.user_code.user_code import code_to_send
     from ...prepare.user_code.user_sources import import_paths
     from ..run_folder.folder import check_run_id, new_run_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.planning.document import document_of
 from ...core.planning.measured import compared, measured
@@ -14,7 +14,9 @@ from ...core.planning.sites import PlannedSite
 from ..run_folder.folder import RunFolder, replace_text
 from ..setup.loaded_config import LoadedConfig
 from ..setup.planning import inputs_of_plan
-from ..sites.gang_session import GangSession
+
+if TYPE_CHECKING:
+    from ..sites.gang_session import GangSession
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from fedpilot.fabric import VirtualClusterManager
 from fedpilot.fabric.spec.queue_file import queue_file_of
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import parse_config
-from fedpilot.federated.prepare.gang_request import run_ask
+from fedpilot.federated.prepare.run_ask import run_ask
 from fedpilot.mediator import Payload
 from fedpilot.mediator.proto import federation_pb2 as pb
 from fedpilot.mediator.wire.messages import Capacity
