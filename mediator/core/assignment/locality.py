@@ -1,8 +1,9 @@
 """`locality`: clients that exchange with each other lie at one site, as far as its vnodes allow.
 
-No way of cutting a graph is the best for all: METIS cuts planted communities well, and loses to the
-plain order of clients on a ring with shortcuts. So several are tried, and the cheapest is taken: by
-the seconds of a round, where the sites' links are known, and otherwise by the edges between sites.
+No way of cutting a graph is the best for all: METIS loses to the plain order of clients on a ring
+with shortcuts, and misses communities as large as the sites. So several are tried, and the cheapest
+is taken: by the seconds of a round, where the sites' links are known, and otherwise by the edges
+between sites.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from .costs import Prices
 from .cuts.by_links import apart, around, lean, slow_links
+from .cuts.communities import by_communities
 from .cuts.graph_cuts import Adjacency, by_bisection, by_metis, crossing, in_order, refined, within
 from .cuts.timed import TimedRound, mapped, refined as refined_in_time
 from .records import AssignmentProblem, Division, SiteCapacity
@@ -27,7 +29,7 @@ WORTH_REFINING = 1.25
 """Cuts of up to so many times the least edges, or seconds, are refined, which takes seconds on
 large graphs."""
 MOST_REFINED = 2
-"""Of the cuts by seconds, so many are refined."""
+"""At most so many of them are."""
 MOST_EDGES = 5_000_000
 """Graphs with more edges are divided in the order of their clients: METIS would take minutes."""
 
@@ -50,13 +52,13 @@ def locality(problem: AssignmentProblem) -> Division:
 
 def _fewest_edges(graph: Adjacency, goal: Indices, most: Indices) -> tuple[Indices, str]:
     """Parts, and why these."""
-    tried = {way: within(graph, parts, most) for way, parts in _ways(graph, goal)}
+    tried = {way: within(graph, parts, most) for way, parts in _ways(graph, goal, most)}
     cuts = {way: crossing(graph, parts) for way, parts in tried.items()}
-    least = min(cuts.values())
-    for way, parts in tried.items():
-        if cuts[way] <= least * WORTH_REFINING:
-            tried[way] = refined(graph, parts, most)
-            cuts[way] = crossing(graph, tried[way])
+    ranked = sorted(cuts, key=lambda way: cuts[way])
+    enough = cuts[ranked[0]] * WORTH_REFINING
+    for way in [way for way in ranked[:MOST_REFINED] if cuts[way] <= enough]:
+        tried[way] = refined(graph, tried[way], most)
+        cuts[way] = crossing(graph, tried[way])
     best = min(cuts, key=lambda way: cuts[way])
     if not graph.edges:
         return tried[best], ""
@@ -65,11 +67,13 @@ def _fewest_edges(graph: Adjacency, goal: Indices, most: Indices) -> tuple[Indic
     return tried[best], f"dividing by {best} cuts {cuts[best]:,} of {graph.edges:,} edges{compared}"
 
 
-def _ways(graph: Adjacency, goal: Indices) -> Iterator[tuple[str, Indices]]:
+def _ways(graph: Adjacency, goal: Indices, most: Indices) -> Iterator[tuple[str, Indices]]:
     yield "their order", in_order(goal)
     if 0 < graph.edges <= MOST_EDGES and np.count_nonzero(goal) > 1:
         yield "k-way METIS", by_metis(graph, goal, recursive=False)
-        yield "recursive METIS", by_bisection(graph, goal)
+        communities = by_communities(graph, most)
+        yield "communities", communities
+        yield "recursive METIS", by_bisection(graph, goal, crossing(graph, communities))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +138,7 @@ class _Timed:
     ) -> Iterator[tuple[str, Indices]]:
         prices = self.round.model_prices
         if not len(slow := slow_links(goal, prices)):
-            yield from _ways(graph, goal)
+            yield from _ways(graph, goal, most)
             return
         yield "their order", in_order(goal)
         if 0 < graph.edges <= MOST_EDGES and np.count_nonzero(goal) > 1:

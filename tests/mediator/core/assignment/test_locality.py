@@ -12,12 +12,14 @@ from hypothesis import given, strategies as st
 
 from fedpilot.mediator.core.assignment import Assignment, Exchange, SiteCapacity, assign
 from fedpilot.mediator.core.assignment.cuts import graph_cuts
+from fedpilot.mediator.core.assignment.cuts.communities import by_communities
 from fedpilot.mediator.core.assignment.cuts.graph_cuts import (
     Adjacency,
     by_bisection,
     by_metis,
     crossing,
     in_order,
+    refined,
     within,
 )
 from fedpilot.mediator.core.assignment.proportions import proportional
@@ -105,7 +107,8 @@ def test_communities_are_not_cut() -> None:
     assignment = assign("locality", 60, THREE, exchange=among)
     assert cut(assignment, among) == 2
     assert [len(members(assignment.share(name))) for name in "abc"] == [10, 20, 30]
-    why = "dividing by k-way METIS cuts 2 of 672 edges (their order 424, recursive METIS 2)"
+    others = "their order 424, communities 2, recursive METIS 2"
+    why = f"dividing by k-way METIS cuts 2 of 672 edges ({others})"
     assert why in assignment.explain(0)
 
 
@@ -177,13 +180,42 @@ def communities(nodes: int, outside: float) -> Adjacency:
 def test_a_graph_is_divided_often_only_if_that_cuts_fewer_edges(
     outside: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Communities are looked for ten times; where there are none, two divisions are as good."""
+    """Where there are no communities, two divisions are as good as ten."""
     monkeypatch.setattr(graph_cuts, "MANY_EDGES", 0)
     graph, goal = communities(4000, outside), np.full(8, 500)
     best = crossing(graph, by_metis(graph, goal, recursive=True))
-    assert crossing(graph, by_bisection(graph, goal)) <= best * most
+    assert crossing(graph, by_bisection(graph, goal, graph.edges)) <= best * most
     once = crossing(graph, by_metis(graph, goal, recursive=True, tries=2))
     assert (once > best * most) == (outside < 1)
+    assert crossing(graph, by_bisection(graph, goal, 0)) == once
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_communities_as_large_as_the_sites_are_found(seed: int) -> None:
+    """Sites of 2 to 23 vnodes, and eight edges inside a community for one that leaves it."""
+    random, sizes = np.random.default_rng(seed), 40 * (2 + 3 * np.arange(8))
+    block = random.permutation(in_order(sizes))
+    one, order = np.repeat(np.arange(len(block)), 4), np.argsort(block, kind="stable")
+    first = np.searchsorted(block[order], np.arange(8))
+    mates = order[first[block[one]] + (random.random(len(one)) * sizes[block[one]]).astype(int)]
+    strangers = random.integers(0, len(block), len(one))
+    other = np.where(random.random(len(one)) < 1 / 9, strangers, mates)
+    ends = Exchange.between(one[one != other], other[one != other]).ends
+    graph = Adjacency.of(len(block), ends, np.zeros((len(block), 8), dtype=np.int64))
+    most = np.floor(sizes * 1.05).astype(np.int64)
+    parts = within(graph, by_communities(graph, most), most)
+    assert crossing(graph, parts) <= 1.02 * crossing(graph, block)
+    assert crossing(graph, refined(graph, parts, most)) <= 1.01 * crossing(graph, block)
+
+
+@given(st.integers(1, 300), st.integers(0, 600), st.integers(0, 99))
+def test_every_graph_is_divided_by_its_communities(nodes: int, drawn: int, seed: int) -> None:
+    ends = np.random.default_rng(seed).integers(0, nodes, (drawn, 2))
+    ends = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], axis=1), axis=0)
+    graph = Adjacency.of(nodes, ends, np.zeros((nodes, 3), dtype=np.int64))
+    parts = by_communities(graph, np.array([nodes, 0, 5]))
+    assert parts.shape == (nodes,)
+    assert set(parts.tolist()) <= {0, 2}
 
 
 def test_a_part_above_its_limit_gives_up_what_it_loses_the_least_by() -> None:
