@@ -24,7 +24,7 @@ FabricError
 ├── TooLarge             work could never run in its virtual cluster
 ├── ManagerUnreachable   the manager of a Ray cluster does not answer
 ├── CallUnavailable      the manager cannot be asked for this, here or in its version
-├── ClusterStartFailed   an embedded Ray did not start
+├── ClusterStartFailed   a Ray did not start
 ├── UnsupportedRay       the Ray that is installed lacks what is needed
 ├── ClusterUnreachable   a Ray cluster could not be attached to
 ├── NotInstalled         a machine of a Ray cluster lacks fedpilot, or what it needs
@@ -377,10 +377,10 @@ class ManagerGone(ManagerUnreachable):
 
 
 class ClusterStartFailed(FabricError):
-    """Ray could not be started inside this process."""
+    """A Ray that was wanted could not be started."""
 
     exits_with = UNREACHABLE
-    says = "an embedded Ray could not be started: {reason}"
+    says = "Ray could not be started: {reason}"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

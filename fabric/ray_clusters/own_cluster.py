@@ -13,21 +13,55 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from ..core.ray_clusters.declaration import RayClusterName
-from ..errors import FabricError
+from ..errors import ClusterStartFailed, FabricError
+from ..ray.cluster import RayCluster
+from ..ray.home import environment
 from ..spec.ray_cluster.document import RayClusterDocument
+from ..spec.ray_cluster.reading import read_ray_cluster
 from . import processes
 from .declarations.documents import details
 from .declarations.records import UNDECLARED, StoredDeclaration
 from .declarations.store import RayClusterStore
+from .declarations.waiting import wait_of
+from .providers.choice import check_provided
 
 LOG = "own.log"
+LOOK_AGAIN_S = 0.1
 TRIES = 3
 """How many managers may be started to end a cluster; each goes on where the one before ended."""
+
+
+def declared_in(file: Path, name: str = "") -> RayClusterDocument:
+    """What a file declares; `name` replaces the document's.
+
+    BadFile; SpecError if this version cannot provide it.
+    """
+    read = read_ray_cluster(file, name)
+    check_provided(read.declared)
+    return read
+
+
+@contextmanager
+def connected(declared: RayClusterDocument, timeout_s: float) -> Iterator[RayCluster]:
+    """A connection to a declared Ray cluster that starts and ends with the block.
+
+    Ray's variables are those of the cluster meanwhile. ClusterStartFailed, ClusterUnreachable.
+    """
+    with OwnRayCluster(declared) as own:
+        own.wait(timeout_s)
+        with (
+            environment(own.environment),
+            RayCluster.connect(
+                own.environment["RAY_ADDRESS"], own.environment["RAY_AUTH_MODE"], timeout_s
+            ) as ray,
+        ):
+            yield ray
 
 
 class OwnRayCluster:
@@ -61,6 +95,16 @@ class OwnRayCluster:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is ready. ClusterStartFailed if it cannot be, or is not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not (wait := wait_of(self.store, self.stored, "ready")).reached:
+            if wait.never:
+                raise ClusterStartFailed(wait.never)
+            if time.monotonic() > deadline:
+                raise ClusterStartFailed(wait.in_vain(self.stored.name, "ready", timeout_s))
+            time.sleep(LOOK_AGAIN_S)
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpilot.fabric import Resources, SchedulingPolicy, local_machine
@@ -17,6 +18,7 @@ from ..config.schema import ResourcesConfig, RunConfig, VNodeClassConfig, Worker
 
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, Machine, RayCluster
+    from fedpilot.fabric.spec.ray_cluster.document import RayClusterDocument
 
     from .inputs.run_inputs import RunInputs
 
@@ -69,15 +71,24 @@ def object_store_bytes(inputs: RunInputs) -> int:
     return 2 * inputs.data.nbytes + 16 * model
 
 
+def declared_ray(config: RunConfig) -> RayClusterDocument | None:
+    """What the config's file declares of a Ray cluster, if it has one. BadFile, SpecError."""
+    if config.resources.ray.cluster is None:
+        return None
+    from fedpilot.fabric.ray_clusters.own_cluster import declared_in
+
+    return declared_in(Path(config.resources.ray.cluster))
+
+
 def begin_ray(config: RunConfig) -> RayCluster | None:
     """Begin to start a run's private Ray, and workers that import PyTorch meanwhile.
 
-    Returns None if the config names a running one. The caller closes it.
+    Returns None if the config names another Ray. The caller closes it.
     """
     from fedpilot.fabric import RayCluster
 
     ray = config.resources.ray
-    if ray.address is not None:
+    if not ray.is_private:
         return None
     return RayCluster.starting(
         ray.num_cpus,
@@ -102,16 +113,21 @@ def enter_ray(
     config: RunConfig,
     store: int,
     begun: RayCluster | None,
+    declared: RayClusterDocument | None,
     undo: ExitStack,
 ) -> Cluster:
     """Return the Ray that the config names, or a private one with `store` bytes for objects.
 
-    Uses `begun`, from `begin_ray`, if it has enough room; the caller closes it, and has checked
-    that a private one could hold the gang.
+    A cluster that is `declared` starts for it. Uses `begun`, from `begin_ray`, if it has enough
+    room; the caller closes it, and has checked that a private one could hold the gang.
     """
     from fedpilot.fabric import RayCluster
 
     ray, patience_s = config.resources.ray, config.resources.start_timeout
+    if declared is not None:
+        from fedpilot.fabric.ray_clusters.own_cluster import connected
+
+        return undo.enter_context(connected(declared, patience_s))
     if ray.address is not None:
         return undo.enter_context(RayCluster.connect(ray.address, ray.auth_mode, patience_s))
     if begun is not None and store <= SMALLEST_OBJECT_STORE:

@@ -16,11 +16,9 @@ def declared_in(file: Path, name: str = "") -> RayClusterDocument:
 
     BadFile; SpecError if this version cannot provide it.
     """
-    from ...ray_clusters.providers.choice import check_provided
-    from ...spec.ray_cluster.reading import read_ray_cluster
+    from ...ray_clusters import own_cluster
 
-    read = read_ray_cluster(file, name)
-    check_provided(read.declared)
+    read = own_cluster.declared_in(file, name)
     for warning in read.warnings:
         click.echo(f"fedpilot: warning: {warning}", err=True)
     return read

@@ -80,8 +80,6 @@ def run(
     Examples:
       fedpilot raycluster run cluster.yaml -- python train.py
       fedpilot raycluster run cluster.yaml -- fedpilot job submit --min CPU=4 -- python tune.py
-      fedpilot raycluster run cluster.yaml -- fedpilot run config.yaml \\
-          --set resources.ray.address=auto
       fedpilot raycluster run cluster.yaml --backoff-limit 2 --active-deadline 3600 -- ./job.sh
 
     \b

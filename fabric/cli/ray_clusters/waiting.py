@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -67,38 +67,22 @@ def wait_for(
     store: RayClusterStore, stored: StoredDeclaration, state: str, timeout_s: float | None
 ) -> None:
     """Wait for a state of the newest revision; exit with a reason if it cannot come."""
-    from ...ray_clusters.declarations import documents
+    from ...ray_clusters.declarations.waiting import wait_of
 
     async def waited() -> str:
         loop = asyncio.get_running_loop()
         until = float("inf") if timeout_s is None else loop.time() + timeout_s
         with store.watch() as watch, spinner(f"{stored.name}: waiting") as say:
-            while True:
-                now = store.find(stored.name)
-                if now is None or now.uid != stored.uid:
-                    return "" if state == "deleted" else f"{stored.name} is deleted"
-                found = documents.summary(store, now, documents.is_managed(store))
-                if found["state"] == state and found["seen_revision"] == now.revision:
-                    return ""
-                seen = found["seen_revision"] == now.revision
-                if found["state"] == "failed" and state == "ready" and seen:
-                    reasons = [each["reason"] for each in found["groups"].values()]
-                    why = "; ".join(filter(None, reasons)) or "its head cannot be started"
-                    return f"{stored.name} has failed: {why}"
-                say(f"{stored.name} is {found['state']}; {_counts(found)}")
+            while not (wait := wait_of(store, stored, state)).reached:
+                if wait.never:
+                    return wait.never
+                say(f"{stored.name}: {wait.so_far}")
                 left_s = until - loop.time()
-                if left_s <= 0:
-                    why = found["reason"] or f"it is {found['state']}; {_counts(found)}"
-                    return f"{stored.name} is not {state} after {timeout_s:g} s: {why}"
+                if timeout_s is not None and left_s <= 0:
+                    return wait.in_vain(stored.name, state, timeout_s)
                 await watch.wait(min(1.0, left_s))
+        return ""
 
     with interruptions():
         if reason := asyncio.run(waited()):
             fail(reason, FAILED)
-
-
-def _counts(found: dict[str, Any]) -> str:
-    groups = found["groups"]
-    ready = sum(each["ready"] for each in groups.values())
-    wanted = sum(each["wanted"] for each in groups.values())
-    return f"{ready} of {wanted} machines are ready"

@@ -13,7 +13,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..places.placement import most
+from fedpilot.common.text.amounts import counted
+
+from ..places.placement import most as most_that_fit
 from ..records import Bundle, BundleGroup, Machine, MachineId, SchedulingPolicy
 from ..resources import Resources
 from ..selectors import matches
@@ -56,7 +58,9 @@ class Demand:
     """When it was seen."""
     gangs: tuple[PendingGang, ...] = ()
     machines: tuple[SuppliedMachine, ...] = ()
-    """Those that Ray uses, and that do not leave."""
+    """The workers that Ray uses, and that do not leave."""
+    head: SuppliedMachine | None = None
+    """It has room as well, and never leaves; None while it is not ready."""
     offers: Mapping[GroupName, Resources] = field(default_factory=dict, hash=False)
     """What a machine of a group offers, where one was seen: its template may leave that open."""
     whole: bool = True
@@ -186,6 +190,7 @@ class _Fleet:
         self.used: set[str] = set()
         """Machines on which gangs were placed."""
         self._left: dict[GroupName, int] = {}
+        self._most = {group.name: group.most for group in groups}
         self._rooms: dict[tuple[int, GroupName, Labels, Resources], _Room] = {}
         self._new: dict[GroupName, tuple[_Room, float]] = {}
         """An empty machine of each group that may grow, and its cost."""
@@ -195,7 +200,7 @@ class _Fleet:
         self._failed: set[tuple[BundleGroup, ...]] = set()
         """Gangs that found no places: nothing comes back while others take."""
         there: dict[GroupName, int] = {}
-        for machine in demand.machines:
+        for machine in (*([demand.head] if demand.head else ()), *demand.machines):
             there[machine.group] = there.get(machine.group, 0) + 1
             labels = tuple(sorted(machine.labels.items()))
             order = IN_USE if machine.idle_since_s is None else IDLE
@@ -316,7 +321,7 @@ class _Fleet:
             machine = Machine(
                 id=MachineId(""), hostname="", total=room.free, labels=dict(room.labels)
             )
-            found = most(self._bundles[number], SchedulingPolicy.PACK, [machine])
+            found = most_that_fit(self._bundles[number], SchedulingPolicy.PACK, [machine])
             room.copies[number] = found
         return found
 
@@ -333,8 +338,8 @@ class _Fleet:
                 if not any(self._copies(number, room) for room, _ in self._new.values()):
                     where = "its labels" if not able else f"{bundle.resources}"
                     return f"no group has a machine with {where}"
-        full = [name for name, left in self._left.items() if left <= 0]
-        return f"the groups have as many machines as they may: {', '.join(full) or 'none'}"
+        limits = ", ".join(f"{counted(most, 'machine')} of {n}" for n, most in self._most.items())
+        return f"the groups may have no more than {limits}"
 
 
 def _move(name: str, before: _Room | None, after: _Room | None) -> None:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import NewType
 
+from ..records import Machine, MachineId
 from ..resources import Resources
 
 RayClusterName = NewType("RayClusterName", str)
@@ -151,3 +152,19 @@ class DeclaredRayCluster:
     def groups(self) -> tuple[MachineGroup, ...]:
         """All groups, the head's first."""
         return self.head, *self.workers
+
+    def largest(self, host: Machine) -> tuple[Machine, ...]:
+        """Its machines if all groups are as large as they may be.
+
+        What a group does not say of its machines is as on `host`.
+        """
+        return tuple(
+            Machine(
+                id=MachineId(f"{group.name}-{number}"),
+                hostname=host.hostname,
+                total=Resources.of({**host.total.to_ray(), **group.template.amounts}),
+                labels=group.template.labels,
+            )
+            for group in self.groups
+            for number in range(1 if group is self.head else group.most)
+        )

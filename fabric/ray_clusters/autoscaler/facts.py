@@ -52,18 +52,22 @@ def demand_of(
 ) -> Demand:
     """The facts of one moment; `machines` are the records of the lifecycle manager."""
     ready = {name: row for name, row in machines.items() if row["state"] == READY}
-    nodes = [node for node in view.nodes.values() if not node.head]
+    there = {True: list[SuppliedMachine](), False: list[SuppliedMachine]()}
+    for node in view.nodes.values():
+        if node.name in ready and not node.draining:
+            there[node.head].append(_supply(node, ready[MachineName(node.name)], now))
     fed = _fed(feed, now)
     return Demand(
         seen_s=now,
         gangs=(*(fed or ()), *waiting.gangs(view.pending, now)),
         whole=fed is not None,
-        machines=tuple(
-            _supply(node, ready[MachineName(node.name)], now)
-            for node in nodes
-            if node.name in ready and not node.draining
-        ),
-        offers={GroupName(node.labels.get(NODE_GROUP, "")): node.total for node in nodes},
+        machines=tuple(there[False]),
+        head=next(iter(there[True]), None),
+        offers={
+            GroupName(node.labels.get(NODE_GROUP, "")): node.total
+            for node in view.nodes.values()
+            if not node.head
+        },
         stuck=frozenset(stuck),
     )
 

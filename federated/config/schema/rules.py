@@ -336,12 +336,13 @@ def share_conflicts(robustness: Robustness, sites: int) -> Iterator[Conflict]:
 
 def site_conflicts(sites: SitesConfig, resources: ResourcesConfig) -> Iterator[Conflict]:
     """The rules about where sites are; keys from the top."""
-    count, address = sites.count, resources.ray.address
-    if count is not None and count > 1 and address is not None:
+    count, ray = sites.count, resources.ray
+    key = "address" if ray.address is not None else "cluster"
+    if count is not None and count > 1 and (ray.address or ray.cluster) is not None:
         yield Conflict(
             key="sites.count",
-            found=f"{count} sites together with `resources.ray.address`",
-            allowed="1: one Ray cluster is one site; or leave the address out",
+            found=f"{count} sites together with `resources.ray.{key}`",
+            allowed=f"1: one Ray cluster is one site; or leave `{key}` out",
         )
 
 

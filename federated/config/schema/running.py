@@ -32,8 +32,10 @@ class RayConfig(Section):
     """Which Ray the run uses."""
 
     address: str | None = Field(default=None, examples=["auto"])
-    """`host:port` of a running cluster, or `auto`; left out: the run starts a private Ray and ends
-    it."""
+    """`host:port` of a running cluster, or `auto`. Without this and `cluster` the run starts a
+    private Ray and ends it."""
+    cluster: str | None = Field(default=None, examples=["cluster.yaml"])
+    """A file that declares a Ray cluster, which the run starts and ends."""
     auth_mode: Literal["token", "disabled"] | None = Field(default=None, examples=["token"])
     """Authentication of the running cluster; left out: RAY_AUTH_MODE, or `disabled`."""
     num_cpus: Positive | None = Field(default=None, examples=[4])
@@ -41,12 +43,26 @@ class RayConfig(Section):
     num_gpus: Annotated[int, Ge(0)] | None = Field(default=None, examples=[1])
     """GPUs of a private Ray; left out: all GPUs of the machine."""
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the run starts a Ray inside its own process."""
+        return self.address is None and self.cluster is None
+
     def broken_rules(self) -> Iterator[Conflict]:
-        if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
+        sized = self.num_cpus is not None or self.num_gpus is not None
+        if self.address is not None and sized:
             yield Conflict(
                 key="address",
                 found="`address` together with `num_cpus` or `num_gpus`",
                 allowed="`num_cpus` and `num_gpus` only for a private Ray (no `address`)",
+            )
+        if self.cluster is not None and (
+            sized or self.address is not None or self.auth_mode is not None
+        ):
+            yield Conflict(
+                key="cluster",
+                found="`cluster` together with another key of `resources.ray`",
+                allowed="`cluster` alone: the file says what the Ray cluster has",
             )
 
 

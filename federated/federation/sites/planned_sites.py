@@ -10,7 +10,7 @@ from fedpilot.mediator.agent.runner.process import RayChoice
 
 from ...core.planning.feasibility import Shortfall
 from ...core.planning.sites import PlannedSite, in_order
-from ...prepare.gang_request import gang_request
+from ...prepare.gang_request import declared_ray, gang_request
 from ..setup.planning import fitting, not_feasible
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HERE = "this machine"
 SHARED = "an equal share of this machine"
+DECLARED = "the most that `resources.ray.cluster` declares"
 ADDRESS = "assumed as large as this machine: the Ray at `resources.ray.address` is not asked"
 
 
@@ -32,6 +33,9 @@ def planned_here(
     if there:
         return in_order(PlannedSite(name=name, machines=there, from_=HERE) for name in names)
     ray, from_ = config.resources.ray, HERE
+    if (declared := declared_ray(config)) is not None:
+        most = declared.declared.largest(local_machine())
+        return in_order(PlannedSite(name=name, machines=most, from_=DECLARED) for name in names)
     if ray.address is not None:
         from_ = ADDRESS
     elif len(names) > 1 and ray.num_cpus is None:

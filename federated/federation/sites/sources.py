@@ -27,7 +27,7 @@ from fedpilot.mediator.core.traffic import Flow
 
 from ...config.schema import RunConfig
 from ...errors import ConfigError
-from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, enter_ray
+from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, declared_ray, enter_ray
 
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, RayCluster
@@ -127,9 +127,10 @@ class OneRay(HereSource):
     def __init__(
         self, config: RunConfig, names: Sequence[str], cluster: Cluster | None = None
     ) -> None:
-        """`cluster` replaces the Ray that the config asks for."""
+        """`cluster` replaces the Ray that the config asks for. Raises BadFile, SpecError."""
         super().__init__(config, names)
         self._cluster = cluster
+        self._declared = None if cluster else declared_ray(config)
         self._begun: RayCluster | None = None
 
     def begin(self) -> None:
@@ -147,7 +148,7 @@ class OneRay(HereSource):
             undo.callback(begun.close)
         if self._cluster is None:
             self._check()
-        cluster = self._cluster or enter_ray(self.config, store, begun, undo)
+        cluster = self._cluster or enter_ray(self.config, store, begun, self._declared, undo)
         manager = undo.enter_context(VirtualClusterManager(cluster))
         return [
             InProcessSite(name, manager, SiteContext(name=name, data=self.data_at.get(name, {})))
@@ -156,12 +157,16 @@ class OneRay(HereSource):
         ]
 
     def _check(self) -> None:
-        """Raise NotFeasible if this machine could never hold the gang."""
+        """Raise NotFeasible if machines that are known could never hold the gang."""
         from .planned_sites import check_here
 
         ray = self.config.resources.ray
-        machine = local_machine(ray.num_cpus, ray.num_gpus)
-        check_here(self.config, self.names, [machine])
+        machines = [local_machine(ray.num_cpus, ray.num_gpus)]
+        if self._declared is not None:
+            if self._declared.declared.provider != "local":
+                return
+            machines = [*self._declared.declared.largest(local_machine())]
+        check_here(self.config, self.names, machines)
 
     def follow(self, run: StartedRun, undo: ExitStack) -> None:
         """Follow nothing: these sites end with this process."""

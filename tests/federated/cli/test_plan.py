@@ -25,6 +25,12 @@ data: {dataset_type: digits}
 resources: {workers: 1, ray: {num_cpus: 2, num_gpus: 0}}
 outputs: {curves: false}
 """
+CLUSTER = """
+spec:
+  headGroupSpec: {rayStartParams: {num-cpus: "1"}}
+  workerGroupSpecs:
+  - {groupName: small, replicas: 1, maxReplicas: 2, rayStartParams: {num-cpus: "1"}}
+"""
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -45,6 +51,20 @@ def planned(*arguments: str) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
+
+
+def test_a_declared_ray_cluster_counts_as_large_as_it_may_be() -> None:
+    Path("cluster.yaml").write_text(CLUSTER)
+    own = ("--set", "resources.ray={cluster: cluster.yaml}")
+    found = planned(*own, "--set", "resources.workers=3")
+    assert [each["vnodes"] for each in found["sites"]] == [3]
+    refused = invoke("plan", "ring.yaml", *own, "--set", "resources.workers=4")
+    assert refused.exit_code == 3
+    assert "--set resources.workers=3" in refused.stderr
+    Path("cluster.yaml").write_text(CLUSTER.replace("num-cpus", "num-cpu"))
+    refused = invoke("plan", "ring.yaml", *own)
+    assert refused.exit_code == 2
+    assert "num-cpus" in refused.stderr
 
 
 def test_a_plan_says_who_is_where_and_what_crosses() -> None:

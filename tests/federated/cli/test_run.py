@@ -176,6 +176,12 @@ BROKEN = [
         id="a size for a Ray that is not ours",
     ),
     pytest.param(
+        GOOD + "resources: {ray: {cluster: nowhere.yaml}}\n",
+        2,
+        ["nowhere.yaml", "there is no such file"],
+        id="a declaration of a Ray cluster that is not there",
+    ),
+    pytest.param(
         GOOD + "resources: {workers: 3, ray: {num_cpus: 2}}\n",
         3,
         ["3 workers (1 CPU each)", "--set resources.workers=2"],

@@ -171,6 +171,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "resources.worker_restarts": "0",
     "resources.node_idle_timeout": "1",
     "resources.ray.address": "auto",
+    "resources.ray.cluster": "cluster.yaml",
     "resources.ray.auth_mode": "token",
     "resources.ray.num_cpus": "2",
     "resources.ray.num_gpus": "0",

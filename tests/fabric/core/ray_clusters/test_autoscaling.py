@@ -130,7 +130,15 @@ def test_a_gang_that_the_maximum_cannot_hold_gets_nothing_and_the_next_one_is_tr
     small = group("small", 2, most=2)
     found = plan([small], [gang("large", 5, waited_s=20), gang("fits", 4)])
     assert replicas(found) == {"small": 2}
-    assert found.unmet == {"large": "the groups have as many machines as they may: none"}
+    assert found.unmet == {"large": "the groups may have no more than 2 machines of small"}
+
+
+def test_the_head_has_room_as_well_and_never_leaves() -> None:
+    small = group("small", 1, replicas=1, most=2)
+    head = machine(group("headgroup", 1), 0, idle_s=500)
+    facts = Demand(seen_s=NOW, gangs=(gang("a", 3),), machines=(machine(small, 0),), head=head)
+    assert replicas(autoscale([small], facts, NOW, RULES)) == {"small": 2}
+    assert autoscale([small], replace(facts, gangs=()), NOW, RULES).edits == {}
 
 
 def test_of_two_gangs_that_do_not_fit_together_the_longest_waiting_gets_machines() -> None:

@@ -130,6 +130,8 @@ def test_machines_are_those_that_both_ray_and_the_records_have() -> None:
         ("b", None),
     ]
     assert found.machines[0].free == ONE
+    assert found.head is not None
+    assert found.head.name == "h"
     assert found.offers == {"small": Resources.of({"CPU": 4})}
 
 

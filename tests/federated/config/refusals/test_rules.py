@@ -87,6 +87,16 @@ ONE_PROBLEM = [
         ("x.yaml:12", "sites.count", "together with `resources.ray.address`", "is one site", ""),
         id="one Ray cluster is one site",
     ),
+    pytest.param(
+        GOOD + "sites: 3\nresources: {ray: {cluster: c.yaml}}\n",
+        ("x.yaml:12", "sites.count", "together with `resources.ray.cluster`", "is one site", ""),
+        id="a declared Ray cluster is one site as well",
+    ),
+    pytest.param(
+        GOOD + "resources: {ray: {cluster: c.yaml, num_cpus: 2}}\n",
+        ("x.yaml:12", "resources.ray.cluster", "another key", "`cluster` alone", ""),
+        id="a declared Ray cluster has the size that is declared",
+    ),
 ]
 
 
