@@ -60,7 +60,8 @@ _ACCESS_OPTIONS = (
         metavar="HOST:PORT",
         default="auto",
         show_default=True,
-        help="Head of the Ray cluster; auto: RAY_ADDRESS, or the last Ray started on this machine.",
+        help="Head of the Ray cluster; auto: RAY_ADDRESS, or the Ray that was started last in the "
+        "usual temporary folder of this machine.",
     ),
 )
 

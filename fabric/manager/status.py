@@ -16,9 +16,10 @@ from typing import Any
 
 from ..core.cluster_state import ClusterState
 from ..core.places.admission import Decision, QueuedAt
-from ..core.records import ACTIVE, RECOVERING, STARTING, WAITING, ClusterId
+from ..core.records import ACTIVE, RECOVERING, ROOT, STARTING, WAITING, ClusterId
 from ..core.scheduling.records import Rule
 from ..core.scheduling.waiting_line import WaitingLine
+from ..spec.queues import DEFAULT_PROJECT
 
 MOST_REST_S = 30.0
 """The longest pause before another try to admit a virtual cluster that Ray had no room for."""
@@ -220,10 +221,15 @@ class Statuses:
 
     def note(self, id: ClusterId, event: str, why: str, *, on_record: bool = False) -> None:
         """Add an event to the history."""
+        entry = self._state.entries.get(id)
+        project = ""
+        if entry is not None and entry.request.parent == ROOT:
+            project = entry.request.project or DEFAULT_PROJECT
         told = {
             "number": next(self._numbers),
             "time": self._clock(),
             "cluster": id,
+            "project": project,
             "event": event,
             "reason": why,
         }

@@ -29,7 +29,7 @@ class QueueCurve:
     allocated: Sequence[float]
     fairshare: Sequence[float] | None
     """None: unlimited."""
-    quota: float | None
+    quota: Sequence[float] | None
     """None: unlimited."""
 
 
@@ -44,6 +44,7 @@ def draw(replay: VirtualReplay, title: str, file: Path) -> None:
         unit = facts.scale.units[resource]
         share = [each.fairshare[i][resource] for each in replay.samples]
         unlimited = max(share, default=0) >= UNLIMITED
+        quota = queue.quota[resource]
         curves.append(
             QueueCurve(
                 title=f"{queue.name} in {queue.pool}",
@@ -51,7 +52,7 @@ def draw(replay: VirtualReplay, title: str, file: Path) -> None:
                 times_s=[*(each.at_s for each in replay.samples), replay.ends_s],
                 allocated=[each.allocated[i][resource] / unit for each in replay.samples],
                 fairshare=None if unlimited else [each / unit for each in share],
-                quota=None if queue.quota[resource] >= UNLIMITED else queue.quota[resource] / unit,
+                quota=None if quota >= UNLIMITED else [quota / unit] * len(share),
             )
         )
     draw_curves(curves, title, file)
@@ -76,7 +77,9 @@ def draw_curves(
         if curve.fairshare is not None:
             axes.stairs(curve.fairshare, times, color=SHARE, label="fair share")
         if curve.quota is not None:
-            axes.axhline(curve.quota, color=QUOTA, linestyle=":", label="quota")
+            axes.stairs(
+                curve.quota, times, baseline=None, color=QUOTA, linestyle=":", label="quota"
+            )
         axes.set_title(curve.title, fontsize="medium")
         axes.set_ylabel(curve.resource)
         axes.set_ylim(bottom=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...core.resources import GIB, ordered
@@ -12,7 +13,8 @@ from .view import Document
 def curves(document: Document, samples: Sequence[Document], now: float) -> list[QueueCurve]:
     """A curve for each project and pool with a quota or something held, since the first sample.
 
-    Each is of GPUs if they are rationed there, or else of the first resource that is.
+    Each is of GPUs if they are rationed there, or else of the first resource that is. Managers of
+    older versions sample no quotas, so those of now count.
     """
     if not samples:
         return []
@@ -27,7 +29,7 @@ def curves(document: Document, samples: Sequence[Document], now: float) -> list[
         unit = GIB if resource == "memory" else 1
         shares = [each["fairshare"].get(resource) for each in told]
         limited = [each for each in shares if each is not None]
-        quota = queue["quota"].get(resource)
+        quotas = [each.get("quota", queue["quota"]).get(resource) for each in told]
         found.append(
             QueueCurve(
                 title=f"{queue['name']} in {queue['pool']}",
@@ -35,10 +37,17 @@ def curves(document: Document, samples: Sequence[Document], now: float) -> list[
                 times_s=times,
                 allocated=[each["allocated"].get(resource, 0.0) / unit for each in told],
                 fairshare=[(each or 0.0) / unit for each in shares] if limited else None,
-                quota=None if quota is None else quota / unit,
+                quota=_limits(quotas, unit),
             )
         )
     return found
+
+
+def _limits(amounts: Sequence[float | None], unit: float) -> list[float] | None:
+    """What is limited at some time, with no number where it is not; None if it never is."""
+    if all(each is None for each in amounts):
+        return None
+    return [math.nan if each is None else each / unit for each in amounts]
 
 
 def _told(sample: Document, queue: Document) -> Document:

@@ -91,7 +91,7 @@ def applied(found: Document, states: Mapping[str, str], *, dry_run: bool) -> Ren
 
 
 def event_table(events: Sequence[Document], document: Document, now: float) -> RenderableType:
-    """The latest events, oldest first, with the projects of virtual clusters that are there."""
+    """The latest events, oldest first, with the projects of virtual clusters."""
     if not events:
         return Text("no events yet")
     projects = {each["id"]: each["project"] for each in document["workloads"]}
@@ -102,7 +102,7 @@ def event_table(events: Sequence[Document], document: Document, now: float) -> R
             timestamp(event["time"]),
             Text(ago(event["time"], now, 1), "bright_black"),
             id or DASH,
-            projects.get(id, DASH),
+            event.get("project") or projects.get(id, DASH),  # older managers do not say it
             event["event"],
             short(event["reason"]),
         )

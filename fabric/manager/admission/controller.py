@@ -333,10 +333,10 @@ class AdmissionController:
             self._end_entry(entry.request.id, f"{entry.request.parent}, which it is in, {why}")
 
     def _end_entry(self, id: ClusterId, why: str, *, on_record: bool = False) -> None:
+        self._statuses.ended(id, why, on_record=on_record)
         entry = self.state.remove(id)
         if entry is not None:
             self.state.answer(_asking(entry), (why,))
-        self._statuses.ended(id, why, on_record=on_record)
 
     def _free_places(self, ended: tuple[ClusterId, ...]) -> None:
         ledger, groups = self.state.ledger, self.state.groups

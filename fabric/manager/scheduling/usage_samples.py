@@ -54,28 +54,32 @@ class UsageSamples:
             self._period_s *= 2
 
     def documents(self) -> list[dict[str, Any]]:
-        """For each sample, what each project held and deserved, by pool."""
+        """For each sample, what each project held and deserved, and its quota, by pool."""
         return [{"time": time, "queues": _projects(usage)} for time, usage in self._samples]
 
 
 def _projects(usage: QueueUsage) -> list[dict[str, Any]]:
-    names = usage.scale.names
     told = []
     for queue, has, share in zip(usage.queues, usage.allocated, usage.fairshare, strict=True):
         if not queue.leaf:
             continue
-        limited = tuple(0 if amount >= UNLIMITED else amount for amount in share)
-        shares = usage.scale.by_name(limited)
         told.append(
             {
                 "name": queue.name,
                 "pool": queue.pool,
                 "allocated": {n: x for n, x in usage.scale.by_name(has).items() if x},
-                "fairshare": {
-                    name: None if share[i] >= UNLIMITED else shares[name]
-                    for i, name in enumerate(names)
-                    if queue.rationed[i]
-                },
+                "quota": _rationed(queue, queue.quota, usage.scale),
+                "fairshare": _rationed(queue, share, usage.scale),
             }
         )
     return told
+
+
+def _rationed(queue: PoolQueue, amounts: Amounts, scale: Scale) -> dict[str, Any]:
+    """The amounts of what is rationed, by name; None for those without a limit."""
+    limited = scale.by_name(tuple(0 if amount >= UNLIMITED else amount for amount in amounts))
+    return {
+        name: None if amounts[i] >= UNLIMITED else limited[name]
+        for i, name in enumerate(scale.names)
+        if queue.rationed[i]
+    }

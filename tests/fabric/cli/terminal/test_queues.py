@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -178,12 +179,22 @@ def test_events_have_the_projects_of_workloads_that_are_there() -> None:
 
 def test_a_curve_follows_the_samples_until_now() -> None:
     vision, speech = curves(two_teams(), samples(), NOW)
-    assert (vision.title, vision.resource, vision.quota) == ("vision in gpus", "GPU", 4)
+    assert (vision.title, vision.resource, vision.quota) == ("vision in gpus", "GPU", [4] * 10)
     assert vision.times_s == [*(60.0 * minute for minute in range(10)), 600.0]
     assert vision.allocated[:6] == [0, 2, 4, 6, 8, 8]
     assert vision.fairshare is not None
     assert vision.fairshare[5:7] == [8, 4]
     assert speech.allocated[-1] == 2
+
+
+def test_a_curve_has_the_quota_of_each_moment() -> None:
+    found = samples()
+    for minute, sample in enumerate(found):
+        for each in sample["queues"]:
+            each["quota"] = {"GPU": None if minute < 3 else minute}
+    quota = curves(two_teams(), found, NOW)[0].quota
+    assert quota is not None
+    assert [None if math.isnan(each) else each for each in quota[:5]] == [None, None, None, 3, 4]
 
 
 def test_a_queue_that_came_later_held_nothing_before() -> None:

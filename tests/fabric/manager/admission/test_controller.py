@@ -203,6 +203,7 @@ class TestEnds:
         await world.again()
         assert told() == before
         assert {each["event"] for each in world.reconciler.statuses.history()} == {"ended"}
+        assert {each["project"] for each in world.reconciler.statuses.history()} == {"default"}
 
     @story
     async def test_only_the_last_deletions_stay_on_record(

@@ -51,6 +51,7 @@ def test_a_sample_has_what_projects_held_and_deserved() -> None:
                     "name": "project",
                     "pool": "p",
                     "allocated": {"CPU": 1.5},
+                    "quota": {"CPU": None, "GPU": 0},
                     "fairshare": {"CPU": None, "GPU": 2},
                 }
             ],
