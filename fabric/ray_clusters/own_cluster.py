@@ -88,7 +88,7 @@ class OwnRayCluster:
         """A process that is told to end by the end of its input."""
         with (self._folder / LOG).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", processes.__name__, role, str(self.store.path)],
+                [sys.executable, "-m", processes.MODULE, role, str(self.store.path)],
                 env={"GRPC_VERBOSITY": "ERROR", **os.environ},
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -29,8 +29,11 @@ from ..errors import FabricError, SpecError
 from ..ray import private_ray
 from .declarations.store import RayClusterStore
 
+MODULE = "fedpilot.fabric.ray_clusters.processes"
 MANAGER, AUTOSCALER = "lifecycle-manager", "autoscaler"
 OWN_MANAGER = "own-lifecycle-manager"
+KEEPER = "keeper"
+"""Starts the first two, and starts again what ends, for a process that has more to do."""
 AGAIN_S, LONGEST_S = 0.5, 30.0
 """The wait before a process that has ended starts again: it doubles while it ends soon."""
 GRACE_S = 10.0
@@ -45,11 +48,15 @@ def serve(store: Path, *, decides: str = "", autoscales: bool = True) -> None:
     """
     _decision(decides)
     _log()
-    commands = {MANAGER: [MANAGER, str(store)]}
-    if autoscales:
-        commands[AUTOSCALER] = [AUTOSCALER, str(store), decides]
     with suppress(asyncio.CancelledError):
-        asyncio.run(_until_told(_supervise(commands)))
+        asyncio.run(_until_told(_supervise(_commands(store, decides, autoscales=autoscales))))
+
+
+def _commands(store: Path, decides: str = "", *, autoscales: bool = True) -> dict[str, list[str]]:
+    found = {MANAGER: [MANAGER, str(store)]}
+    if autoscales:
+        found[AUTOSCALER] = [AUTOSCALER, str(store), decides]
+    return found
 
 
 async def _supervise(commands: dict[str, list[str]]) -> None:
@@ -64,7 +71,7 @@ async def _keep_running(name: str, words: Sequence[str]) -> None:
     while True:
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __name__, *words),
+            *(sys.executable, "-m", MODULE, *words),
             env={"GRPC_VERBOSITY": "ERROR", **os.environ},
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -95,7 +102,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=[MANAGER, AUTOSCALER, OWN_MANAGER])
+    parser.add_argument("role", choices=[MANAGER, AUTOSCALER, OWN_MANAGER, KEEPER])
     parser.add_argument("store", type=Path)
     parser.add_argument("decides", nargs="?", default="")
     given = parser.parse_args(arguments)
@@ -106,6 +113,7 @@ def main(arguments: Sequence[str]) -> int:
                 MANAGER: lambda: _manager(store),
                 AUTOSCALER: lambda: _autoscaler(store, given.decides),
                 OWN_MANAGER: lambda: _until_all_are_deleted(store),
+                KEEPER: lambda: _supervise(_commands(given.store)),
             }
             asyncio.run(_until_told(running[given.role](), alone=False))
     except FabricError as error:

@@ -97,10 +97,16 @@ POLICY = click.option(
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
-    default="auto",
-    show_default=True,
-    help="HOST:PORT of the head of the site's Ray cluster; auto: RAY_ADDRESS, or the last Ray "
-    "started on this machine; private: a new Ray on this machine for each run.",
+    help="HOST:PORT of the head of the site's Ray cluster; auto: RAY_ADDRESS, or the Ray that was "
+    "started last in the usual temporary folder of this machine; private: a new Ray on this "
+    "machine for each run. Default: auto.",
+)
+@click.option(
+    "--ray-cluster",
+    metavar="FILE",
+    type=_FILE,
+    help="Instead of --ray-address: the agent starts the Ray cluster that FILE declares, and keeps "
+    "it as declared. Its machines go on when the agent ends.",
 )
 @click.option(
     "--ray-auth-mode",
@@ -123,7 +129,8 @@ def join(
     token: str | None,
     token_file: Path | None,
     home: Path | None,
-    ray_address: str,
+    ray_address: str | None,
+    ray_cluster: Path | None,
     ray_auth_mode: str | None,
     site_file: Path | None,
     policy: Path | None,
@@ -142,6 +149,7 @@ def join(
       fedpilot site join --mediator fl.example.org:7461 --name paris --token-file paris.token
       fedpilot site join --name paris --site-file site.yaml --policy policy.yaml
       fedpilot site join --name paris --profile here --ray-address private
+      fedpilot site join --name paris --ray-cluster cluster.yaml
 
     \b
     Exit codes: 2 bad input, or another agent uses the folder; 3 the mediator refuses the token, or
@@ -151,7 +159,12 @@ def join(
         raise click.UsageError("give --token or --token-file, not both.")
     if mediator and profile:
         raise click.UsageError("give --mediator or --profile, not both.")
+    if ray_cluster and (ray_address or ray_auth_mode):
+        raise click.UsageError("give --ray-cluster, or --ray-address with --ray-auth-mode.")
     with exit_codes():
+        from fedpilot.fabric.ray_clusters.kept_cluster import KeptRayCluster
+        from fedpilot.fabric.ray_clusters.own_cluster import declared_in
+
         from ..agent.agent import SiteAgent, SiteFacts
         from ..agent.home import SiteHome
         from ..agent.runner.process import RayChoice
@@ -182,9 +195,10 @@ def join(
         access = access_of(None, None, profile) if profile else None
         settings = AgentSettings()
         auth_mode = ray_auth_mode or os.environ.get("RAY_AUTH_MODE") or "disabled"
-        ray = RayChoice()
+        declared = None if ray_cluster is None else declared_in(ray_cluster)
+        ray, environment = RayChoice(), {"RAY_AUTH_MODE": auth_mode}
         if ray_address != PRIVATE:
-            ray = RayChoice(address=ray_address, auth_mode=auth_mode)
+            ray = RayChoice(address=ray_address or "auto", auth_mode=auth_mode)
         with ExitStack() as undo:
             there = SiteHome(folder.absolute())
             undo.enter_context(there.locked())
@@ -196,20 +210,26 @@ def join(
                 shown = _joined(site, shown, access)
                 shown.write(there.credentials_folder)
             there.write_mediator(site, address)
+            resolve = _resolver(ray.address)
+            if declared is not None:
+                kept = undo.enter_context(KeptRayCluster(declared, there.folder / "ray"))
+                environment, resolve = dict(kept.environment()), kept.address
+                os.environ.update(environment)  # for runners, and what they start
+                ray = RayChoice(address="auto", auth_mode=environment["RAY_AUTH_MODE"])
             if joins:
                 say("joined", site=site, mediator=address, home=str(there.folder))
             facts = SiteFacts(
                 name=site,
                 mediator=address,
                 ray=ray,
-                environment={"RAY_AUTH_MODE": auth_mode},
+                environment=environment,
                 data=data,
                 data_json=data_json,
                 policy=None if policy is None else policy.absolute(),
                 version=version("fedpilot"),
                 link=link,
             )
-            watch = _watch(ray.address, facts.environment, settings, there)
+            watch = _watch(resolve, environment, settings, there)
             keep_freed_memory()
             compile_ahead(undo)
 
@@ -285,14 +305,10 @@ def _joined(site: SiteName, token: Token | None, access: Access | None) -> Crede
     return asyncio.run(join_by(token, site))
 
 
-def _watch(
-    address: str | None, environment: Mapping[str, str], settings: AgentSettings, home: SiteHome
-) -> Watch:
-    """Make the watch of the site's Ray; `address` is None for a private one."""
-    from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
-
+def _resolver(address: str | None) -> Callable[[], str] | None:
+    """What says where the site's Ray is; None for a private one."""
     if address is None:
-        return PrivateRay()
+        return None
 
     def resolve() -> str:
         if address != "auto":
@@ -301,6 +317,20 @@ def _watch(
 
         return address_of_this_machine()
 
+    return resolve
+
+
+def _watch(
+    resolve: Callable[[], str] | None,
+    environment: Mapping[str, str],
+    settings: AgentSettings,
+    home: SiteHome,
+) -> Watch:
+    """Make the watch of the site's Ray, or of a private one for each run."""
+    from ..agent.scans.ray_watchdog import PrivateRay, Watchdog
+
+    if resolve is None:
+        return PrivateRay()
     return Watchdog(resolve, environment, settings, time.monotonic, home.machines())
 
 
