@@ -11,7 +11,7 @@ from .store import RayClusterStore
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RayClusterWait:
     """How far a Ray cluster is from a state."""
 
     reached: bool = False
@@ -26,21 +26,25 @@ class Wait:
         return f"{name} is not {state} after {timeout_s:g} s: {self.reason or self.so_far}"
 
 
-def wait_of(store: RayClusterStore, stored: StoredDeclaration, state: str) -> Wait:
+def wait_of(store: RayClusterStore, stored: StoredDeclaration, state: str) -> RayClusterWait:
     """How far its newest revision is from being `ready`, `suspended` or `deleted`."""
     now = store.find(stored.name)
     if now is None or now.uid != stored.uid:
-        return Wait(reached=True) if state == "deleted" else Wait(never=f"{stored.name} is deleted")
+        return (
+            RayClusterWait(reached=True)
+            if state == "deleted"
+            else RayClusterWait(never=f"{stored.name} is deleted")
+        )
     found = documents.summary(store, now, documents.is_managed(store))
     seen = found["seen_revision"] == now.revision
     if found["state"] == state and seen:
-        return Wait(reached=True)
+        return RayClusterWait(reached=True)
     if found["state"] == "failed" and state == "ready" and seen:
         reasons = [each["reason"] for each in found["groups"].values()]
         why = "; ".join(filter(None, reasons)) or "its head cannot be started"
-        return Wait(never=f"{stored.name} has failed: {why}")
+        return RayClusterWait(never=f"{stored.name} has failed: {why}")
     so_far = f"it is {found['state']}; {_counts(found)}"
-    return Wait(so_far=so_far, reason=found["reason"] or "")
+    return RayClusterWait(so_far=so_far, reason=found["reason"] or "")
 
 
 def _counts(found: dict[str, Any]) -> str:
