@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fedpilot.common.strict_yaml.errors import printable
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 SILENT_S = 5.0
 """After how long without a line a host counts as silent."""
+WAITS = 10
+"""In how many waits that time is counted."""
 ANSWER_S = 20.0
 """How long a host may take from the start of `ssh` until it has answered for the first time."""
 CALL_S = 60.0
@@ -156,7 +158,7 @@ class HostLink:
             async with asyncio.timeout(ANSWER_S):
                 await self._greeting(lines, said)
                 await self._write({"number": FIRST, "ask": "take", **self._shared()})
-                while not self._heard(await self._line(lines, said)):
+                while not self._heard(await self._line(lines.readline(), said)):
                     pass
         except TimeoutError:
             raise ProviderFailed(f"it has not answered within {ANSWER_S:g} s") from None
@@ -166,12 +168,7 @@ class HostLink:
             self.silence = ""
             self._tried.set()
             self._changed()
-            try:
-                async with asyncio.timeout(SILENT_S):
-                    line = await self._line(lines, said)
-            except TimeoutError:
-                raise ProviderFailed(f"it has been silent for {SILENT_S:g} s") from None
-            self._heard(line)
+            self._heard(await self._line(line_unless_silent(lines), said))
 
     def _fell_silent(self, why: str) -> None:
         if why not in (self.silence, CLOSED):
@@ -191,10 +188,10 @@ class HostLink:
 
     # -- what the host says ------------------------------------------------------------------------
 
-    async def _line(self, lines: asyncio.StreamReader, said: _Tail) -> bytes:
-        """The next line. ProviderFailed without one."""
+    async def _line(self, reads: Awaitable[bytes], said: _Tail) -> bytes:
+        """The line that is read. ProviderFailed without one."""
         try:
-            line = await lines.readline()
+            line = await reads
         except ValueError:
             raise ProviderFailed(f"it says more than {LONGEST_LINE} bytes at a time") from None
         if not line:
@@ -204,7 +201,7 @@ class HostLink:
     async def _greeting(self, lines: asyncio.StreamReader, said: _Tail) -> None:
         """Wait for the host's greeting; refuse one of other versions."""
         for _ in range(NOISE):
-            line = await self._line(lines, said)
+            line = await self._line(lines.readline(), said)
             with contextlib.suppress(ValueError):
                 told = json.loads(line)
                 if isinstance(told, dict) and isinstance(told.get("greets"), dict):
@@ -282,6 +279,19 @@ class _Tail:
 
     def close(self) -> None:
         self._reading.cancel()
+
+
+async def line_unless_silent(lines: asyncio.StreamReader) -> bytes:
+    """The next line. ProviderFailed after SILENT_S.
+
+    It counts short waits, of which a stall of this process costs one: no host is silent because
+    its site was.
+    """
+    for _ in range(WAITS):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENT_S / WAITS):
+                return await lines.readline()
+    raise ProviderFailed(f"it has been silent for {SILENT_S:g} s")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from fedpilot.fabric.errors import ProviderFailed
 from fedpilot.fabric.ray_clusters.providers import host_link
-from fedpilot.fabric.ray_clusters.providers.host_link import HostLink
+from fedpilot.fabric.ray_clusters.providers.host_link import HostLink, line_unless_silent
 from fedpilot.fabric.ray_clusters.providers.on_host import reached_at, versions
 from fedpilot.fabric.ray_clusters.providers.ssh import HOST_SIDE, ssh_command, uid_on
 
@@ -142,6 +143,26 @@ def test_a_host_that_says_nothing_any_more_is_silent(monkeypatch: pytest.MonkeyP
             await until(lambda: not link.silence)
             assert [*link.machines] == ["c-w-1"]
             await until(lambda: link.silence == "it has been silent for 1 s")
+
+    run(story())
+
+
+def test_no_host_is_silent_because_its_site_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_link, "SILENT_S", 0.2)
+
+    async def story() -> None:
+        lines = asyncio.StreamReader()
+        reads, writes = os.pipe()
+        link, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reads, "rb")
+        )
+        heard = asyncio.create_task(line_unless_silent(lines))
+        await asyncio.sleep(0)  # it waits from now on
+        time.sleep(0.3)
+        os.write(writes, b"here\n")
+        assert await heard == b"here\n"
+        os.close(writes)
+        link.close()
 
     run(story())
 

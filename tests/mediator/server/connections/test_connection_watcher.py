@@ -178,6 +178,7 @@ def test_a_mediators_log_stays_short_and_it_takes_the_descriptors_that_it_may(
     try:
         ready = started.stdout.readline()
         address = ready.partition('"address": "')[2].partition('"')[0]
+        assert address, f"it did not start: {ready}\n{log.read_text()}"
         assert resource.prlimit(started.pid, resource.RLIMIT_NOFILE) == (1_000, 1_000)
         for _ in range(25):
             with strangers(address, 20, GARBAGE) as made:
