@@ -19,7 +19,7 @@ from power_cuts import Disk
 from untouched import untouched
 
 settings.register_profile("default", deadline=None, max_examples=30)
-settings.register_profile("ci", deadline=None)
+settings.register_profile("ci", deadline=None, max_examples=50)
 settings.register_profile(
     "soak", deadline=None, max_examples=5_000, suppress_health_check=list(HealthCheck)
 )

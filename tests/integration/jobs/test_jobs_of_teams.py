@@ -36,7 +36,12 @@ from rays.jobs import (
 from rays.machines import PATIENCE_S
 from real_ray import ENVIRONMENT, REPOSITORY, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.own_process]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.own_process,
+]
 
 GRACE_S = 150.0
 PAGE = (REPOSITORY / "docs/how-to/share-a-ray-cluster-among-teams.md").read_text()

@@ -17,7 +17,7 @@ from fedpilot.federated import Federation
 from rays.machines import PATIENCE_S, machines
 from real_ray import Command, eventually, fedpilot
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WAITING = """
 import time
@@ -118,7 +118,7 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
 @pytest.mark.parametrize(
     "workers",
     [
-        pytest.param("2", id="whose workers stay together"),
+        pytest.param("2", marks=pytest.mark.soak, id="whose workers stay together"),
         pytest.param("{min: 2, max: 3}", marks=pytest.mark.soak, id="with one that comes alone"),
     ],
 )

@@ -52,6 +52,7 @@ def test_a_run_has_the_digest_of_any_other_on_a_cluster_that_grows_for_it(tmp_pa
     assert own_folders(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_the_cluster_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
     arguments = run(tmp_path, "killed", *on_cluster(tmp_path))
     with fedpilot(arguments, tmp_path, TMPDIR=str(tmp_path)) as command:

@@ -115,21 +115,14 @@ def test_a_killed_run_resumes_to_the_same_models(topology: str, sites: int, tmp_
     assert models_of(killed) == models_of(undisturbed)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("model", ["mlp", pytest.param("lenet", marks=pytest.mark.soak)])
-@pytest.mark.parametrize(
-    "topology",
-    [
-        "ring",
-        pytest.param("matching", marks=pytest.mark.soak),
-        pytest.param("custom", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("topology", ["ring", "matching", "custom"])
 def test_however_many_workers_and_sites_give_the_same_models(
-    topology: str, model: str, tmp_path: Path, request: pytest.FixtureRequest
+    topology: str, model: str, tmp_path: Path
 ) -> None:
-    whole = request.node.get_closest_marker("soak") is not None
-    counts = [(w, s) for w in (1, 2, 4) for s in (1, 2, 3)] if whole else [(2, 2)]
+    counts = [(workers, sites) for workers in (1, 2, 4) for sites in (1, 2, 3)]
     keys = {"topology": topology, "rounds": 3, "epochs": 2, "model": f"{{model_type: {model}}}"}
     alone = tmp_path / "alone"
     expected = (calm(alone, **keys), models_of(alone))

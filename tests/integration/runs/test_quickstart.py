@@ -80,11 +80,8 @@ def test_the_model_file_is_the_model_of_the_digest(finished: tuple[Path, str, st
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "example",
-    [EXAMPLES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in EXAMPLES[1:])],
-    ids=[each.name for each in EXAMPLES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     done = subprocess.run(

@@ -150,6 +150,7 @@ def test_vnode_classes_on_a_shared_ray_change_nothing(
     assert {"odd", "even"} == set(of_classes)
 
 
+@pytest.mark.soak
 def test_vnode_classes_on_a_private_ray_change_nothing(
     model: str, expected: str, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return models[max(models)]
 
 
+@pytest.mark.slow
 def test_three_sites_make_the_model_that_one_makes(alone: str, tmp_path: Path) -> None:
     with running(tmp_path, "--set", "sites=3") as run:
         assert run.finish() == 0, run.error()

@@ -86,6 +86,7 @@ def test_a_run_that_finds_no_room_is_told_who_holds_what(three: Fleet) -> None:
     faults.check_in_order(three)
 
 
+@pytest.mark.soak
 def test_runners_are_killed_a_disk_is_full_and_the_run_goes_on(
     three: Fleet, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.soak, pytest.mark.ray, pytest.mark.timeout(400)]
 
 
 def test_a_site_behind_a_saturated_link_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import waiting_nets
 from fleet import Fleet, fleet
 from real_ray import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 SITES = ("oslo", "paris", "tokyo")
 CONFIG = """

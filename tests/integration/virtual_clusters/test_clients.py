@@ -23,7 +23,12 @@ from fedpilot.fabric.jobs.confine import environment
 from rays.machines import ray_machines
 from real_ray import ENVIRONMENT, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.own_process,
+]
 
 PATIENCE_S = 60.0
 ONE = VirtualCluster(flex_resource_min={"CPU": 1}, flex_resource_max={"CPU": 1})

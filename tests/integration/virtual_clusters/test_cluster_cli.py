@@ -58,6 +58,7 @@ def shared(address: str) -> Iterator[str]:
     asked(address, "delete", "--all", "--yes")
 
 
+@pytest.mark.slow
 def test_a_team_gets_a_cluster_and_another_waits_until_it_is_deleted(shared: str) -> None:
     made = asked(shared, "create", "vision", "--node", "2xCPU=1", "--policy", "PACK")
     assert (made["state"], made["owner"], made["created"]) == ("active", None, True)

@@ -20,7 +20,7 @@ from rays.drivers import client
 from rays.machines import Machines, machines
 from real_ray import ENVIRONMENT, eventually, in_session, ray_head
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE_S = 60.0
 
@@ -147,7 +147,6 @@ def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
     request_resources(bundles=[])
 
 
-@pytest.mark.slow
 def test_a_manager_that_dies_prints_nothing_into_the_console_of_who_made_it() -> None:
     with (
         ray_head() as address,

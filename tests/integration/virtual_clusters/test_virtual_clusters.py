@@ -199,7 +199,7 @@ def test_a_placement_group_that_is_removed_as_ray_places_it_leaves_nothing_behin
     asyncio.run(crowd())  # and then `clusters` looks that all is free
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_500_at_once_on_machines_too_small_for_all(clusters: VirtualClusters, at: Machines) -> None:
     seen = crowd(at, [0, 0.2, 2], clients=8, count=63, times=1)
     print(seen)

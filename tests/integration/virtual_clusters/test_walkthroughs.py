@@ -45,7 +45,12 @@ from rays.tasks import (
 )
 from real_ray import ENVIRONMENT, REPOSITORY, eventually, in_session
 
-pytestmark = [pytest.mark.ray, pytest.mark.own_process, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.own_process,
+]
 
 API: Any = ray
 """Ray where its own annotations say less than it does."""

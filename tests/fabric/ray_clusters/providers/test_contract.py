@@ -114,10 +114,13 @@ def _fake(folder: Path) -> Iterator[Provided]:
     assert not hosts.machines
 
 
-REAL = [pytest.mark.ray, pytest.mark.slow]
-
-
-@pytest.fixture(params=["fake", pytest.param("local", marks=REAL), pytest.param("ssh", marks=REAL)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("local", marks=[pytest.mark.ray, pytest.mark.soak]),
+        pytest.param("ssh", marks=[pytest.mark.ray, pytest.mark.slow]),
+    ]
+)
 def provided(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Provided]:
     yield from {"local": _local, "ssh": _ssh, "fake": _fake}[request.param](tmp_path)
 

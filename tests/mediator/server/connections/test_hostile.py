@@ -17,7 +17,7 @@ from mediators import channel_to, eventually, mediating, process, reaching
 
 Code = grpc.StatusCode
 STRINGS = 2 * settings.default.max_examples
-"""Per RPC: 60 in `make test`, 200 in `.ci/run`; `make soak` sends 10,000."""
+"""Per RPC: 60 in `make test`, 100 in `.ci/run`; `make soak` sends 10,000."""
 SLACK_BYTES = 16 << 20
 
 
