@@ -24,11 +24,11 @@ from ..errors import ClusterStartFailed, ClusterUnreachable, SpecError
 from ..spec.ray_cluster.document import RayClusterDocument
 from ..spec.ray_cluster.reading import ray_cluster_of
 from . import processes
-from .declarations.documents import details
+from .declarations.documents import details, environment_of
 from .declarations.records import UNDECLARED, StoredDeclaration
 from .declarations.store import RayClusterStore
 from .declarations.waiting import wait_of
-from .providers.choice import check_same_provider
+from .providers.choice import OPERATED, check_same_provider
 
 STORE, APPLIED = "declared.sqlite", "applied.json"
 """The declarations, and the one that a file was read as last: an autoscaler edits the former."""
@@ -95,11 +95,23 @@ class KeptRayCluster:
     def environment(self) -> Mapping[str, str]:
         """The variables with which Ray reaches it, apart from the address. ClusterStartFailed."""
         deadline = time.monotonic() + TOKEN_PATIENCE_S
+        if self._declared.declared.provider in OPERATED:
+            return self._operated()
         while not (token := details(self.store, self._stored)["token_file"]):
             if time.monotonic() > deadline or self._keeper.poll() is not None:
                 raise ClusterStartFailed("its lifecycle manager does not begin; its log says why")
             time.sleep(LOOK_AGAIN_S)
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+
+    def _operated(self) -> Mapping[str, str]:
+        """The variables of a cluster that another operator keeps, which may have no token."""
+        deadline = time.monotonic() + TOKEN_PATIENCE_S
+        while (found := environment_of(details(self.store, self._stored))) is None:
+            if time.monotonic() > deadline or self._keeper.poll() is not None:
+                reason = wait_of(self.store, self._stored, "ready").reason or "it has no address"
+                raise ClusterStartFailed(reason)
+            time.sleep(LOOK_AGAIN_S)
+        return {name: value for name, value in found.items() if name != "RAY_ADDRESS"}
 
     def __exit__(
         self,

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 
 from ..core.ray_clusters.declaration import RayClusterName
-from ..errors import ClusterStartFailed, FabricError
+from ..errors import ClusterStartFailed, ClusterUnreachable, FabricError
 from ..ray.cluster import RayCluster
 from ..ray.home import environment
 from ..spec.ray_cluster.document import RayClusterDocument
 from ..spec.ray_cluster.reading import read_ray_cluster
 from . import processes
-from .declarations.documents import details
+from .declarations.documents import details, environment_of
 from .declarations.records import UNDECLARED, StoredDeclaration
 from .declarations.store import RayClusterStore
 from .declarations.waiting import wait_of
@@ -109,12 +109,10 @@ class OwnRayCluster:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables by which Ray and fedpilot use it, once its head is there."""
-        found = details(self.store, self.stored)
-        return {
-            "RAY_ADDRESS": found["address"],
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": found["token_file"],
-        }
+        found = environment_of(details(self.store, self.stored))
+        if found is None:
+            raise ClusterUnreachable(self.stored.name, "its head has no address, or no token yet")
+        return found
 
     def __exit__(
         self,

@@ -128,6 +128,7 @@ def _manager(store: RayClusterStore) -> Coroutine[Any, Any, None]:
     from ..spec.ray_cluster.reading import ray_cluster_of
     from .lifecycle.manager import LifecycleManager
     from .providers.choice import provider_of
+    from .resources import resource_of
 
     folder = store.path.parent / "clusters"
     return LifecycleManager(
@@ -135,6 +136,7 @@ def _manager(store: RayClusterStore) -> Coroutine[Any, Any, None]:
         declared=lambda stored: ray_cluster_of(stored.document).declared,
         provider=lambda stored, declared: provider_of(declared, stored.uid, folder),
         nodes_at=RayNodes,
+        operating=lambda stored, declared: resource_of(stored, declared, folder),
     ).run()
 
 

@@ -147,13 +147,9 @@ def env(name: str, store: RayClusterStore, as_json: bool) -> None:
     from ...ray_clusters.declarations import documents
 
     found = documents.details(store, documents.find(store, name))
-    if not found["address"] or not found["token_file"]:
+    variables = documents.environment_of(found)
+    if variables is None:
         fail(f"{name} has no address yet: its head has not started", REFUSED)
-    variables = {
-        "RAY_ADDRESS": found["address"],
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": found["token_file"],
-    }
     if as_json:
         print_json(variables)
         return

@@ -17,8 +17,11 @@ def declared_in(file: Path, name: str = "") -> RayClusterDocument:
     BadFile; SpecError if this version cannot provide it.
     """
     from ...ray_clusters import own_cluster
+    from ...ray_clusters.providers.choice import version_note
 
     read = own_cluster.declared_in(file, name)
     for warning in read.warnings:
         click.echo(f"fedpilot: warning: {warning}", err=True)
+    if note := version_note(read.declared):
+        click.echo(f"fedpilot: warning: {note}", err=True)
     return read

@@ -135,6 +135,10 @@ class DeclaredRayCluster:
     """The Python of hosts that are reached over SSH; empty: by the path of the site's own."""
     ssh_config: str = ""
     """The file that OpenSSH's client is configured by; empty: the user's own."""
+    kube_context: str = ""
+    """The context of the kubeconfig; empty: its current one (provider `kuberay`)."""
+    namespace: str = ""
+    """In Kubernetes; empty: that of the context."""
     fault_tolerance: FaultTolerance | None = None
     suspended: bool = False
     in_tree_autoscaling: bool = False

@@ -50,8 +50,15 @@ def demand_of(
     waiting: FirstSeen,
     now: float,
 ) -> Demand:
-    """The facts of one moment; `machines` are the records of the lifecycle manager."""
-    ready = {name: row for name, row in machines.items() if row["state"] == READY}
+    """The facts of one moment; `machines` are the records of the lifecycle manager.
+
+    Ray knows a machine by its name, or by the `node` of its record.
+    """
+    ready = {
+        MachineName(row.get("node") or name): {**row, "name": name}
+        for name, row in machines.items()
+        if row["state"] == READY
+    }
     there = {True: list[SuppliedMachine](), False: list[SuppliedMachine]()}
     for node in view.nodes.values():
         if node.name in ready and not node.draining:
@@ -74,7 +81,7 @@ def demand_of(
 
 def _supply(node: RayNode, row: Mapping[str, Any], now: float) -> SuppliedMachine:
     return SuppliedMachine(
-        name=MachineName(node.name),
+        name=MachineName(row["name"]),
         group=GroupName(row["group"]),
         free=node.available,
         labels=node.labels,

@@ -50,10 +50,24 @@ def summary(store: RayClusterStore, stored: StoredDeclaration, managed: bool) ->
         "seen_revision": status.get("revision"),
         "address": status.get("address"),
         "token_file": status.get("token_file"),
+        "auth": status.get("auth", "token"),
+        "stuck": status.get("stuck", status.get("state") == "refused"),
         "groups": status.get("groups", {}),
         "hosts_silent": status.get("hosts_silent", {}),
         "reason": status.get("reason", "") if managed else UNMANAGED,
     }
+
+
+def environment_of(found: dict[str, Any]) -> dict[str, str] | None:
+    """The variables by which Ray and fedpilot use a cluster; None before it has an address."""
+    if not found["address"]:
+        return None
+    address = {"RAY_ADDRESS": str(found["address"])}
+    if found["auth"] == "disabled":
+        return {**address, "RAY_AUTH_MODE": "disabled"}
+    if not found["token_file"]:
+        return None
+    return {**address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(found["token_file"])}
 
 
 def details(store: RayClusterStore, stored: StoredDeclaration) -> dict[str, Any]:

@@ -40,9 +40,11 @@ def wait_of(store: RayClusterStore, stored: StoredDeclaration, state: str) -> Ra
     if found["state"] == state and seen:
         return RayClusterWait(reached=True)
     if found["state"] == "failed" and state == "ready" and seen:
-        reasons = [each["reason"] for each in found["groups"].values()]
+        reasons = [found["reason"], *(each["reason"] for each in found["groups"].values())]
         why = "; ".join(filter(None, reasons)) or "its head cannot be started"
         return RayClusterWait(never=f"{stored.name} has failed: {why}")
+    if found["stuck"] and seen:
+        return RayClusterWait(never=f"{stored.name} is {found['state']}: {found['reason']}")
     so_far = f"it is {found['state']}; {_counts(found)}"
     return RayClusterWait(so_far=so_far, reason=found["reason"] or "")
 

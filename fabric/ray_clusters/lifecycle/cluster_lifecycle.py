@@ -138,6 +138,10 @@ class ClusterLifecycle:
                 self._nodes = None
             await self.provider.close()
 
+    async def forget(self) -> None:
+        """Keep nothing of the cluster, which has no machines any more."""
+        await self.provider.forget()
+
     async def _try(self) -> LifecycleTurn | None:
         """A turn; None if its provider failed, which is tried again."""
         try:

@@ -1,5 +1,8 @@
 """LifecycleManager: keeps all declared Ray clusters of a site as declared, one loop for each.
 
+A loop has machines (`ClusterLifecycle`), or a resource of an operator that has them
+(`OperatedCluster`).
+
 One process per site has the role; a second one stands aside until the first has ended, and then
 takes over what runs. When it ends, machines go on.
 """
@@ -13,18 +16,21 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...core.ray_clusters.lifecycle import LifecycleSettings, LifecycleTurn, RayClusterMemory
-from ...errors import FabricError, Fenced, StoreUnusable
+from ...core.ray_clusters.operated import OperatedMemory, OperatedSettings
+from ...errors import FabricError, Fenced, SpecError, StoreUnusable
+from ...spec.ray_cluster.reading import ray_cluster_of
 from ..declarations.documents import LIFECYCLE_MANAGER
 from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
 from ..declarations.store import RayClusterStore
-from ..providers.choice import check_same_provider
+from ..providers.choice import OPERATED, check_same_provider
 from ..providers.protocol import MachineProvider
 from .cluster_lifecycle import ClusterLifecycle, LifecycleTimes, Nodes
 from .memory import cluster_row, machine_row, memory_of
+from .operated_cluster import OperatedCluster, OperatedResource, recalled, remembered
 
 STAND_ASIDE_S = 1.0
 """How often a second manager looks whether the first has ended."""
@@ -34,6 +40,13 @@ log = logging.getLogger(__name__)
 
 Providing = Callable[[StoredDeclaration, DeclaredRayCluster], MachineProvider]
 """Makes the provider of a declared Ray cluster."""
+Operating = Callable[[StoredDeclaration, DeclaredRayCluster], OperatedResource]
+"""Makes the resource of a declared Ray cluster whose machines another operator keeps."""
+ClusterLoop: TypeAlias = ClusterLifecycle | OperatedCluster
+
+
+def _no_operator(stored: StoredDeclaration, declared: DeclaredRayCluster) -> OperatedResource:
+    raise SpecError(f"Ray cluster {stored.name!r}: there is no operator {declared.provider} here")
 
 
 @dataclass(kw_only=True)
@@ -45,12 +58,14 @@ class LifecycleManager:
     """Reads a document."""
     provider: Providing
     nodes_at: Callable[[str, str], Nodes]
+    operating: Operating = _no_operator
     clock: Callable[[], float] = time.time
     settings: LifecycleSettings = field(default_factory=LifecycleSettings)
+    operated: OperatedSettings = field(default_factory=OperatedSettings)
     times: LifecycleTimes = field(default_factory=LifecycleTimes)
 
     def __post_init__(self) -> None:
-        self._loops: dict[RayClusterUid, ClusterLifecycle] = {}
+        self._loops: dict[RayClusterUid, ClusterLoop] = {}
 
     async def run(self) -> None:
         """Keep all clusters as declared, until this task is cancelled. Fenced; StoreUnusable."""
@@ -83,7 +98,7 @@ class LifecycleManager:
                 declared = self.declared(stored)
                 if found is not None:
                     check_same_provider(found.declared, declared)
-                    found.declare(declared, stored.revision, deleted=stored.deleted)
+                    _tell(found, stored, declared)
                 else:
                     self._loops[stored.uid] = self._loop(lease, stored, declared)
                     tasks.create_task(self._keep(self._loops[stored.uid], lease, stored))
@@ -92,7 +107,16 @@ class LifecycleManager:
 
     def _loop(
         self, lease: Lease, stored: StoredDeclaration, declared: DeclaredRayCluster
-    ) -> ClusterLifecycle:
+    ) -> ClusterLoop:
+        if declared.provider in OPERATED:
+            return OperatedCluster(
+                declared=declared,
+                revision=stored.revision,
+                resource=self.operating(stored, declared),
+                remembers=_StoredOperated(self.store, lease, stored.uid),
+                clock=self.clock,
+                settings=self.operated,
+            )
         return ClusterLifecycle(
             declared=declared,
             revision=stored.revision,
@@ -111,7 +135,7 @@ class LifecycleManager:
         status = {"state": "refused", "revision": stored.revision, "reason": reason}
         self.store.put_status(lease, stored.uid, status)
 
-    async def _keep(self, loop: ClusterLifecycle, lease: Lease, stored: StoredDeclaration) -> None:
+    async def _keep(self, loop: ClusterLoop, lease: Lease, stored: StoredDeclaration) -> None:
         """Keep one cluster as declared until it is deleted; then nothing of it is kept.
 
         What goes wrong with one cluster does not touch the others: it is tried again.
@@ -119,7 +143,7 @@ class LifecycleManager:
         while True:
             try:
                 await loop.run()
-                await loop.provider.forget()
+                await loop.forget()
                 await asyncio.to_thread(self.store.finish, lease, stored.name, stored.uid)
                 break
             except (Fenced, StoreUnusable):
@@ -130,13 +154,43 @@ class LifecycleManager:
         del self._loops[stored.uid]
 
 
+def _tell(loop: ClusterLoop, stored: StoredDeclaration, declared: DeclaredRayCluster) -> None:
+    """Tell a loop what is declared now."""
+    if isinstance(loop, ClusterLifecycle):
+        loop.declare(declared, stored.revision, deleted=stored.deleted)
+    else:
+        document = ray_cluster_of(stored.document)
+        loop.declare(declared, document, stored.revision, deleted=stored.deleted)
+
+
 @dataclass(frozen=True, slots=True)
-class _StoredMemory:
-    """The memory of one cluster in the store."""
+class _Stored:
+    """What one cluster has in the store."""
 
     store: RayClusterStore
     lease: Lease
     uid: RayClusterUid
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        self.store.put_status(self.lease, self.uid, status)
+
+    def _tell(self, now: float, kind: str, machine: Any, reason: str) -> None:
+        self.store.add_event(
+            self.lease, self.uid, at=now, kind=kind, machine=machine, reason=reason
+        )
+
+    def _tell_changes(self, was: Mapping[Any, Any], kept: Mapping[Any, Any], now: float) -> None:
+        """Tell of the machines that are in another state, or gone."""
+        for name, machine in kept.items():
+            if name not in was or was[name].state is not machine.state:
+                self._tell(now, f"machine_{machine.state}", name, machine.reason)
+        for name in sorted(was.keys() - kept.keys()):
+            self._tell(now, "machine_gone", name, was[name].reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredMemory(_Stored):
+    """The memory of a cluster of machines."""
 
     def load(self) -> RayClusterMemory:
         return memory_of(self.store.memory(self.uid), self.store.machines(self.uid))
@@ -154,19 +208,32 @@ class _StoredMemory:
                 **{name: None for name in was.keys() - kept.keys()},
             },
         )
-        for machine in changed:
-            earlier = was.get(machine.name)
-            if earlier is None or earlier.state is not machine.state:
-                self._tell(now, f"machine_{machine.state}", machine.name, machine.reason)
-        for name in sorted(was.keys() - kept.keys()):
-            self._tell(now, "machine_gone", name, was[name].reason)
+        self._tell_changes(was, kept, now)
         if before.state is not found.memory.state:
             self._tell(now, f"cluster_{found.memory.state}", None, "")
 
-    def _tell(self, now: float, kind: str, machine: Any, reason: str) -> None:
-        self.store.add_event(
-            self.lease, self.uid, at=now, kind=kind, machine=machine, reason=reason
-        )
 
-    def show(self, status: Mapping[str, Any]) -> None:
-        self.store.put_status(self.lease, self.uid, status)
+@dataclass(frozen=True, slots=True)
+class _StoredOperated(_Stored):
+    """The memory of a cluster whose machines another operator keeps."""
+
+    def load(self) -> OperatedMemory:
+        return recalled(self.store.memory(self.uid), self.store.machines(self.uid))
+
+    def keep(self, before: OperatedMemory, found: OperatedMemory, now: float) -> None:
+        was, kept = before.machines, found.machines
+        self.store.remember(
+            self.lease,
+            self.uid,
+            remembered(found),
+            {
+                **{name: machine_row(m) for name, m in kept.items() if was.get(name) != m},
+                **{name: None for name in was.keys() - kept.keys()},
+            },
+        )
+        self._tell_changes(was, kept, now)
+        if before.state is not found.state:
+            self._tell(now, f"cluster_{found.state}", None, "")
+
+    def tell(self, now: float, kind: str, reason: str) -> None:
+        self._tell(now, kind, None, reason)

@@ -10,11 +10,12 @@ from ...core.ray_clusters.declaration import MachineName
 from ...core.ray_clusters.failures import Failure
 from ...core.ray_clusters.lifecycle import RayClusterMemory, RayClusterState
 from ...core.ray_clusters.machines import MachineRecord, MachineState
+from ...core.ray_clusters.operated import OperatedMachine
 
 Row = dict[str, Any]
 
 
-def machine_row(machine: MachineRecord) -> Row:
+def machine_row(machine: MachineRecord | OperatedMachine) -> Row:
     return {**asdict(machine), "state": str(machine.state)}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from pathlib import Path
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...errors import SpecError
 from .protocol import MachineProvider
 
-PROVIDERS = ("local", "ssh")
+OPERATED = ("kuberay",)
+"""Those whose machines another operator starts and heals."""
+PROVIDERS = ("local", "ssh", *OPERATED)
 """Those that this version has."""
 
 
@@ -20,6 +23,9 @@ def check_provided(declared: DeclaredRayCluster) -> None:
             f"Ray cluster {declared.name!r}: this version has the providers "
             f"{', '.join(PROVIDERS)}, not {declared.provider}"
         )
+    if declared.provider in OPERATED:
+        _check_kubernetes(declared)
+        return  # its operator knows all keys, and its pods bring their own Ray
     for given, key in (
         (declared.fault_tolerance is not None, "spec.gcsFaultToleranceOptions"),
         (declared.in_tree_autoscaling, "spec.enableInTreeAutoscaling"),
@@ -30,6 +36,19 @@ def check_provided(declared: DeclaredRayCluster) -> None:
                 f"cannot do `{key}`; leave it out"
             )
     _check_version(declared)
+
+
+def _check_kubernetes(declared: DeclaredRayCluster) -> None:
+    """SpecError without the client of Kubernetes, which is an extra."""
+    try:
+        found = importlib.util.find_spec("kubernetes.aio") is not None
+    except ImportError:
+        found = False
+    if not found:
+        raise SpecError(
+            f"Ray cluster {declared.name!r}: the provider kuberay needs the client of Kubernetes, "
+            "version 37 or newer; install `fedpilot[kuberay]`"
+        )
 
 
 def _check_version(declared: DeclaredRayCluster) -> None:
@@ -45,12 +64,34 @@ def _check_version(declared: DeclaredRayCluster) -> None:
 
 
 def check_same_provider(before: DeclaredRayCluster, after: DeclaredRayCluster) -> None:
-    """SpecError if a change of a declaration changes its provider, which would lose machines."""
+    """SpecError if a change of a declaration would lose its machines, or its resource."""
     if before.provider != after.provider:
         raise SpecError(
             f"Ray cluster {after.name!r}: its provider is {before.provider}, and cannot become "
             f"{after.provider}; delete the cluster, and declare it anew"
         )
+    for was, now, key in (
+        (before.kube_context, after.kube_context, "spec.fedpilot.kubeContext"),
+        (before.namespace, after.namespace, "metadata.namespace"),
+    ):
+        if was != now:
+            raise SpecError(
+                f"Ray cluster {after.name!r}: `{key}` is {was or 'not given'}, and cannot become "
+                f"{now or 'none'}: its resource would stay where it is; delete the cluster, and "
+                "declare it anew"
+            )
+
+
+def version_note(declared: DeclaredRayCluster) -> str:
+    """A warning if the pods of a cluster have another Ray than this site; else empty."""
+    here = importlib.metadata.version("ray")
+    wanted = declared.head.template.ray_version
+    if declared.provider not in OPERATED or wanted in ("", here):
+        return ""
+    return (
+        f"`spec.rayVersion` is {wanted}, and this site has Ray {here}: drivers of this site and "
+        "the autoscaler need the same version"
+    )
 
 
 def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> MachineProvider:

@@ -67,6 +67,7 @@ ABLE: Mapping[str, Sequence[str]] = {
     "python": ("ssh",),
     "ssh_config": ("ssh",),
     "address": ("existing",),
+    "kube_context": ("kuberay",),
     "max_unavailable": ("local", "ssh", "fake"),
     "redis_password_file": ("local", "ssh", "fake"),
     "idle_seconds": ("local", "ssh", "fake", "kuberay"),

@@ -100,6 +100,7 @@ def _interpreted(
     called = name or section.metadata.name or otherwise
     check_document(section, called, findings)
     declared = _declared(section.spec, called, findings)
+    declared = replace(declared, namespace=section.metadata.namespace or "")
     if findings.problems:
         return None, findings.problems, ()
     kept = section.model_dump(mode="json", exclude_unset=True)
@@ -177,6 +178,7 @@ def _declared(spec: ClusterSpec, name: str, findings: Findings) -> DeclaredRayCl
         address=ours.address or "",
         python=ours.python or "",
         ssh_config=ours.ssh_config or "",
+        kube_context=ours.kube_context or "",
         fault_tolerance=_fault_tolerance(spec),
         suspended=spec.suspend,
         in_tree_autoscaling=spec.enable_in_tree_autoscaling,

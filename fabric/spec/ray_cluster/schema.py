@@ -79,6 +79,9 @@ class FedpilotOfCluster(RayClusterPart):
     the user who serves the site; for `ssh`."""
     address: str | None = None
     """The `host:port` of a Ray cluster that runs already, or `auto`; for `existing`."""
+    kube_context: FilledText | None = None
+    """The context of the kubeconfig that names the API server, the account and the namespace; by
+    default its current one; for `kuberay`."""
     idle_seconds: IdleOrDrain | None = None
     """How long a machine must be idle before an autoscaler may take it; by default 60."""
     drain_seconds: IdleOrDrain | None = None
