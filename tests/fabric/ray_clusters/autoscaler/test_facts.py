@@ -111,6 +111,14 @@ def test_without_a_feed_no_virtual_cluster_waits() -> None:
     assert (found.gangs, found.whole) == ((), True)
 
 
+def test_a_pod_that_ray_knows_by_its_ip_has_its_own_name() -> None:
+    view = RayView(nodes={"10.1.0.7": node("10.1.0.7", idle_s=30.0)})
+    pod = MachineName("demo-small-worker-x2b")
+    rows = {pod: {**row(), "node": "10.1.0.7"}}
+    found = demand_of(view, None, rows, [], FirstSeen(), NOW)
+    assert [each.name for each in found.machines] == [pod]
+
+
 def test_machines_are_those_that_both_ray_and_the_records_have() -> None:
     view = RayView(
         nodes={

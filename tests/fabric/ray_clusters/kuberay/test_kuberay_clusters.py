@@ -12,6 +12,7 @@ import pytest
 
 from fake_site import managed
 from fedpilot.fabric.ray_clusters.declarations.documents import environment_of
+from fedpilot.fabric.ray_clusters.kuberay.kuberay_cluster import KubeRayTimes
 from fedpilot.fabric.ray_clusters.kuberay.manifest import MANAGED_BY, UID
 from kube_objects import KubeResource
 from kuberay_site import NAME, KubeRaySite, kuberay, kuberay_site, story
@@ -207,6 +208,35 @@ class TestOwners:
             assert not {"apply", "delete"} & set(site.server.calls)
 
         tell(told)
+
+    @pytest.mark.parametrize("deleted", [True, False], ids=["by a delete", "by an apply"])
+    def test_one_that_has_taken_the_name_unseen_is_not_touched(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
+    ) -> None:
+        async def told() -> None:
+            async with kuberay_site(tmp_path, monkeypatch) as site:
+                site.times = KubeRayTimes(resync_s=0.5)
+                async with managed(site.manager()):
+                    site.declare()
+                    await site.ready()
+                    lists = site.server.count("list")
+                    await site.until(lambda: site.server.count("list") > lists)
+                    site.server.silent = True
+                    site.server.remove(NAME)
+                    site.server._keep(NAME, foreign())
+                    theirs = site.server.document(NAME)["metadata"]["uid"]
+                    if deleted:
+                        site.delete()
+                        await site.gone()
+                    else:
+                        site.scale(4)
+                        assert "another RayCluster has this name" in await site.stuck()
+                    assert site.server.count("delete" if deleted else "apply") >= 1 + (not deleted)
+                    live = site.server.document(NAME)
+                    assert live["metadata"]["uid"] == theirs
+                    assert live["metadata"]["labels"] == {UID: "another"}
+
+        asyncio.run(told())
 
     def test_a_conflict_names_the_other_manager_and_its_key(self, tell: Tell) -> None:
         async def told(site: KubeRaySite) -> None:

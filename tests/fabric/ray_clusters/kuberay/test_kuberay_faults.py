@@ -326,6 +326,8 @@ class TestWatches:
             site.declare()
             await site.ready()
             assert site.now["reason"] == ""
+            reads = [each for each in site.server.calls if each in ("list", "watch")]
+            assert reads[:6] == ["list", "watch"] * 3
 
         tell(told)
 
