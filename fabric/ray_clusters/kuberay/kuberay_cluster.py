@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -393,9 +394,7 @@ class KubeRayCluster:
 
     async def forget(self) -> None:
         """Keep nothing of the cluster, which is gone."""
-        (self.folder / TOKEN).unlink(missing_ok=True)
-        if self.folder.exists():
-            self.folder.rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def close(self) -> None:
         """Stop; the cluster goes on."""
