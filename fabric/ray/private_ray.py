@@ -164,6 +164,17 @@ NEEDS: Mapping[str, Sequence[PrivateName]] = {
             ("node_id", "status", "idle_duration_ms", "available_resources"),
         ),
         PrivateName(f"{_GENERATED}.autoscaler_pb2", "GangResourceRequest", ("requests", "details")),
+        PrivateName("ray._private.node", "get_session_key_from_storage"),
+        PrivateName(
+            "ray._private.services",
+            "start_ray_process",
+            ("command", "process_type", "env_updates"),
+        ),
+        PrivateName(
+            "ray._private.gcs_utils",
+            "cleanup_redis_storage",
+            ("host", "port", "password", "use_ssl", "storage_namespace", "username"),
+        ),
         PrivateName(
             f"{_GENERATED}.autoscaler_pb2",
             "DrainNodeRequest",
@@ -378,6 +389,11 @@ def starting() -> tuple[Any, Any, Any, Any]:
     names = ("node", "services", "worker")
     node, services, worker = (module(f"ray._private.{name}") for name in names)
     return node, services, worker, module("ray._raylet")
+
+
+def redis_cleanup() -> Any:
+    """The function that removes all that one Ray cluster has in a Redis."""
+    return module("ray._private.gcs_utils").cleanup_redis_storage
 
 
 def _worker() -> Any:

@@ -114,7 +114,7 @@ class FaultTolerance:
     """Where Ray's control plane keeps its state, so that a new head goes on with it."""
 
     redis_address: str = ""
-    """`host:port`, or a URL; empty: the provider starts one beside the head."""
+    """`host:port`, or a URL; empty only for Kubernetes."""
     username: str = ""
     password_file: str = ""
     namespace: str = ""

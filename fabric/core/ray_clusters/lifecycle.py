@@ -86,6 +86,8 @@ class RayClusterView:
     """Hosts that do not answer now, those that are away among them: nothing is started there."""
     strays: frozenset[MachinePlace] = frozenset()
     """What is there of machines that should not be, or not there."""
+    head_waits: str = ""
+    """Why a head could not keep its state now; none starts meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +273,13 @@ class _Round:
                 self.reasons[HEAD] = f"{name} has to end before the next head starts"
             elif any(each in self.view.hosts_silent for each in hosts):
                 self.reasons[HEAD] = f"its host {hosts[0]} does not answer for now"
+            elif self.view.head_waits:
+                self.reasons[HEAD] = f"a head has to wait: {self.view.head_waits}"
             else:
                 self._start(group, 1, None)
                 head = self.head
+        elif self.view.head_waits:
+            self.reasons[HEAD] = f"it cannot keep its state: {self.view.head_waits}"
         for worker in [each for each in self.machines.values() if each.group != HEAD]:
             if head is not None and worker.head == head.name:
                 continue

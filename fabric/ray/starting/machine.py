@@ -19,11 +19,15 @@ from pathlib import Path
 
 from ...errors import ClusterUnreachable
 from ..control_plane.probe import probe
+from ..control_plane.redis_login import RedisLogin
+from .control_plane_storage import keep_state_in
 
 LOOK_S = 0.02
 """How often a worker looks whether its head listens."""
 FAILED = "failed"
 """The file with the reason, in the machine's folder, if it could not be started."""
+REDIS = "redis"
+"""The file in a head's folder with the login to the Redis in which it keeps its state."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     flags = [flag for flag in given.flags if flag != "--"]
     try:
+        redis = given.folder / REDIS
+        if redis.exists():
+            sessions = Path(_value(flags, "temp-dir") or "")
+            keep_state_in(RedisLogin.of(redis.read_text()), sessions)
         _start(flags, given.turns, given.patience_s)
     except Exception as error:
         (given.folder / FAILED).write_text(json.dumps(str(error) or type(error).__name__))
@@ -45,13 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(flags: Sequence[str], turns: Path, patience_s: float) -> None:
     scripts = import_module("ray.scripts.scripts")
-    address = next((f.partition("=")[2] for f in flags if f.startswith("--address=")), None)
+    address = _value(flags, "address")
     if address is None:
         scripts.start.main(list(flags), standalone_mode=False)
         return
     _wait(address, time.monotonic() + patience_s)
     with _turn(turns):
         scripts.start.main(list(flags), standalone_mode=False)
+
+
+def _value(flags: Sequence[str], name: str) -> str | None:
+    """The value of a flag; None if it is not given."""
+    return next((f.partition("=")[2] for f in flags if f.startswith(f"--{name}=")), None)
 
 
 def _wait(address: str, deadline: float) -> None:

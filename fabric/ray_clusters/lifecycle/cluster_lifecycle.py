@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -66,6 +66,12 @@ class Remembers(Protocol):
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Show what has become of the cluster."""
+
+
+def ended_heads(nodes: Iterable[RayNode], machines: Iterable[MachineRecord]) -> list[RayNode]:
+    """The heads that a control plane takes for alive, and of which nothing is left."""
+    known = {each.name for each in machines}
+    return [node for node in nodes if node.head and node.name not in known]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +188,7 @@ class ClusterLifecycle:
             hosts_away=frozenset(away),
             hosts_silent=frozenset(self._silent),
             strays=frozenset(provided.machines.keys() - places),
+            head_waits=provided.head_waits,
         )
 
     def _sighting(
@@ -234,7 +241,15 @@ class ClusterLifecycle:
             self._answers = False
             return {}
         self._answers = True
+        await self._bury_heads(found)
         return found
+
+    async def _bury_heads(self, nodes: Mapping[str, RayNode]) -> None:
+        """Tell a control plane that outlives its heads which of them have ended."""
+        for node in ended_heads(nodes.values(), self._memory.machines):
+            if self._nodes is not None:
+                with suppress(ClusterUnreachable):
+                    await self._nodes.bury(node.id, "it was the head, which has ended")
 
     async def _follow_provider(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...errors import SpecError
 from .protocol import MachineProvider
+from .redis_storage import RedisStorage, login_of
 
 OPERATED = ("kuberay",)
 """Those whose machines another operator starts and heals."""
@@ -26,8 +27,9 @@ def check_provided(declared: DeclaredRayCluster) -> None:
     if declared.provider in OPERATED:
         _check_kubernetes(declared)
         return  # its operator knows all keys, and its pods bring their own Ray
+    options = declared.fault_tolerance
     for given, key in (
-        (declared.fault_tolerance is not None, "spec.gcsFaultToleranceOptions"),
+        (options is not None and declared.provider != "local", "spec.gcsFaultToleranceOptions"),
         (declared.in_tree_autoscaling, "spec.enableInTreeAutoscaling"),
     ):
         if given:
@@ -35,6 +37,11 @@ def check_provided(declared: DeclaredRayCluster) -> None:
                 f"Ray cluster {declared.name!r}: the provider {declared.provider} of this version "
                 f"cannot do `{key}`; leave it out"
             )
+    if options is not None:
+        try:
+            login_of(options, "any")
+        except SpecError as error:
+            raise SpecError(f"Ray cluster {declared.name!r}: {error}") from error
     _check_version(declared)
 
 
@@ -64,11 +71,16 @@ def _check_version(declared: DeclaredRayCluster) -> None:
 
 
 def check_same_provider(before: DeclaredRayCluster, after: DeclaredRayCluster) -> None:
-    """SpecError if a change of a declaration would lose its machines, or its resource."""
+    """SpecError if a change of a declaration would lose machines, a resource, or Ray's state."""
     if before.provider != after.provider:
         raise SpecError(
             f"Ray cluster {after.name!r}: its provider is {before.provider}, and cannot become "
             f"{after.provider}; delete the cluster, and declare it anew"
+        )
+    if before.provider not in OPERATED and _state_of(before) != _state_of(after):
+        raise SpecError(
+            f"Ray cluster {after.name!r}: where its control plane keeps its state cannot change "
+            "(`spec.gcsFaultToleranceOptions`); delete the cluster, and declare it anew"
         )
     for was, now, key in (
         (before.kube_context, after.kube_context, "spec.fedpilot.kubeContext"),
@@ -80,6 +92,12 @@ def check_same_provider(before: DeclaredRayCluster, after: DeclaredRayCluster) -
                 f"{now or 'none'}: its resource would stay where it is; delete the cluster, and "
                 "declare it anew"
             )
+
+
+def _state_of(declared: DeclaredRayCluster) -> tuple[str, str] | None:
+    """Where the state of its control plane is."""
+    options = declared.fault_tolerance
+    return None if options is None else (options.redis_address, options.namespace)
 
 
 def version_note(declared: DeclaredRayCluster) -> str:
@@ -103,4 +121,6 @@ def provider_of(declared: DeclaredRayCluster, uid: str, folder: Path) -> Machine
         return SshMachines(declared, uid, folder / uid)
     from .local import LocalMachines
 
-    return LocalMachines(uid, folder / uid)
+    options = declared.fault_tolerance
+    storage = RedisStorage(options, uid) if options is not None else None
+    return LocalMachines(uid, folder / uid, storage=storage)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -32,10 +33,11 @@ from fedpilot.common.host.marked_processes import (
 from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, MachineName
 from ...errors import ProviderFailed
 from ...ray.home import LONGEST_ROOT
-from ...ray.starting.machine import FAILED
+from ...ray.starting.machine import FAILED, REDIS
 from .files import explained, write_private
 from .protocol import MachineOrder, ProvidedMachine, ProviderView
 from .ray_start import MARK, TOKEN, MachineStart, environment, flags, mark_of
+from .redis_storage import RedisStorage
 
 STARTER = "fedpilot.fabric.ray.starting.machine"
 RAYLET, CONTROL_PLANE = "raylet", "gcs_server"
@@ -46,25 +48,35 @@ GRACE_S = 2.0
 """How long a raylet, then the control plane, may take to end in order before they are killed."""
 KILLED_S = 30.0
 """How long the processes of a killed machine may take to be gone."""
+STORAGE_S = 60.0
+"""How long a deleted cluster waits for the Redis with its keys."""
 POLL_S = 0.02
 ELSEWHERE = ("192.0.2.1", 9)
 """An address of no computer (RFC 5737)."""
 TAIL = 500
 """Characters of a log that a reason repeats."""
+log = logging.getLogger(__name__)
 
 
 class LocalMachines:
     """The machines of one declared Ray cluster on this computer."""
 
     def __init__(
-        self, uid: str, folder: Path, join_s: float = 180.0, *, own_address: str = ""
+        self,
+        uid: str,
+        folder: Path,
+        join_s: float = 180.0,
+        *,
+        own_address: str = "",
+        storage: RedisStorage | None = None,
     ) -> None:
         """`folder` keeps what belongs to the cluster; it is private to this user.
 
-        `own_address` is where machines of other computers reach those of this one.
+        `own_address` is where machines of other computers reach those of this one. `storage` is
+        where the head keeps its state.
         """
         self._uid, self._folder, self._join_s = uid, folder, join_s
-        self._own_address = own_address
+        self._own_address, self._storage = own_address, storage
         self._starting: set[MachineName] = set()
         self._starters: set[asyncio.Task[None]] = set()
         self._watched: dict[tuple[int, int], int] = {}
@@ -88,7 +100,10 @@ class LocalMachines:
         with explained("cannot look at the machines"):
             names = {MachineName(each.name) for each in self._machines.iterdir()} | by_name.keys()
         return ProviderView(
-            machines={("", name): self._seen(name, by_name.get(name, [])) for name in sorted(names)}
+            machines={
+                ("", name): self._seen(name, by_name.get(name, [])) for name in sorted(names)
+            },
+            head_waits=await self._storage.trouble(self._woken.set) if self._storage else "",
         )
 
     def _seen(self, name: MachineName, processes: list[MarkedProcess]) -> ProvidedMachine:
@@ -135,7 +150,9 @@ class LocalMachines:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
 
-    def declare(self, declared: DeclaredRayCluster) -> None: ...
+    def declare(self, declared: DeclaredRayCluster) -> None:
+        if self._storage is not None and declared.fault_tolerance is not None:
+            self._storage.declare(declared.fault_tolerance)
 
     async def changed(self) -> None:
         await self._woken.wait()
@@ -155,6 +172,8 @@ class LocalMachines:
             folder.mkdir(mode=0o700)
             if start.head:
                 (folder / HEAD).touch()
+                if self._storage is not None:
+                    write_private(folder / REDIS, self._storage.login().text)
             self._starting.add(start.name)
             try:
                 await self._begin(start, folder)
@@ -212,6 +231,10 @@ class LocalMachines:
         declared = start.parameters.get("port", "0")
         port = int(declared) or int(known.rpartition(":")[2] or 0)
         if not int(declared) and not _is_free(port):
+            if port and self._storage is not None:
+                raise ProviderFailed(
+                    f"the workers expect the next head at {known}, and another program has the port"
+                )
             port = _free_port()
         now = f"{self._own_address or _outward_address()}:{port or _free_port()}"
         if now != known:
@@ -291,13 +314,29 @@ class LocalMachines:
     async def forget(self) -> None:
         """Remove what is kept of a cluster that has no machines any more."""
         with explained("cannot remove what the cluster has left"):
+            if self._storage is not None:
+                await self._clean_up(self._storage)
             file = self._folder / "sessions"
             if file.exists() and _is_ours(sessions := Path(file.read_text())):
                 await asyncio.to_thread(shutil.rmtree, sessions, ignore_errors=True)
             if self._folder.exists():
                 await asyncio.to_thread(shutil.rmtree, self._folder)
 
+    async def _clean_up(self, storage: RedisStorage) -> None:
+        """Remove the keys of the cluster; a Redis that stays away keeps them."""
+        deadline = asyncio.get_running_loop().time() + STORAGE_S
+        while True:
+            try:
+                return await storage.clean_up()
+            except ProviderFailed as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    log.warning("%s: keys RAY%s@* may be left: %s", self._uid, self._uid, error)
+                    return
+            await asyncio.sleep(1.0)
+
     async def close(self) -> None:
+        if self._storage is not None:
+            await self._storage.close()
         for waiting in tuple(self._starters):
             waiting.cancel()
         for key in tuple(self._watched):

@@ -22,6 +22,10 @@ its memory for each."""
 NODE_GROUP = "ray.io/node-group"
 """Ray's label with the group of a machine."""
 
+RECONNECT, HEADLESS_S = "RAY_gcs_rpc_server_reconnect_timeout_s", 600
+"""How long the processes of a cluster whose control plane keeps its state wait for the next head;
+KubeRay's number."""
+
 ANY_PORT: Mapping[str, str] = {
     "dashboard-agent-listen-port": "0",
     "min-worker-port": "0",
@@ -53,6 +57,8 @@ class MachineStart:
     environment: Mapping[str, str]
     may_grow: bool
     """Whether its Ray cluster may get more machines than it has."""
+    outlives_head: bool = False
+    """Whether it waits for the next head when its own has ended."""
 
     @classmethod
     def of(cls, order: MachineOrder) -> MachineStart:
@@ -65,6 +71,7 @@ class MachineStart:
             labels=dict(template.labels),
             environment=dict(template.environment),
             may_grow=order.cluster.may_grow,
+            outlives_head=order.cluster.fault_tolerance is not None,
         )
 
     @property
@@ -128,9 +135,11 @@ def environment(
     """
     own = {name: value for name, value in inherited.items() if not name.startswith("RAY_")}
     grows = {MACHINES_COME: "1"} if start.may_grow else {}
+    waits = {RECONNECT: f"{HEADLESS_S:g}"} if start.outlives_head else {}
     return {
         **own,
         **grows,
+        **waits,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's 15 starves workers on a busy computer
         **start.environment,

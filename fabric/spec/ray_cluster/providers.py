@@ -32,6 +32,7 @@ _HOST = re.compile(
     r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}@)?[A-Za-z0-9](?:[A-Za-z0-9_.:-]{0,251}[A-Za-z0-9])?"
 )
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})[A-Za-z0-9.+-]{0,40}")
 
 ONLY_KUBERAY: Mapping[str, Sequence[str]] = {
@@ -274,6 +275,10 @@ def _check_redis(spec: ClusterSpec, findings: Findings) -> None:
             text = "the document holds a password; `valueFrom` names a secret instead"
             findings.warn((*at, "redisPassword", "value"), text)
         return
+    prefix = options.external_storage_namespace
+    if prefix is not None and not _PREFIX.fullmatch(prefix):
+        allowed = "letters, digits, `-`, `_` and `.`, 128 at most"
+        findings.refuse((*at, "externalStorageNamespace"), f"the text {quoted(prefix)}", allowed)
     if options.backend == "rocksdb":
         findings.refuse_for_provider((*at, "backend"))
     if options.redis_username is not None and options.redis_username.value_from is not None:

@@ -187,7 +187,7 @@ class GcsFaultTolerance(RayClusterPart):
     backend: Literal["redis", "rocksdb"] | None = None
     """What keeps the state; `rocksdb` is for `kuberay`."""
     redis_address: str | None = None
-    """`host:port` or a URL; by default the provider starts a Redis beside the head."""
+    """`host:port`, `redis://host:port` or `rediss://host:port`; required, except for `kuberay`."""
     redis_username: RedisCredential | None = None
     """The user in Redis."""
     redis_password: RedisCredential | None = None

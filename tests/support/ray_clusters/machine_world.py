@@ -86,6 +86,8 @@ class MachineWorld:
     hosts_down: frozenset[str] = frozenset()
     hosts_blink: frozenset[str] = frozenset()
     """Hosts that have not answered for a moment; what they had is known."""
+    head_waits: str = ""
+    """Why a head could not keep its state now."""
     joins: bool = True
     """Whether what starts now will join."""
     last: LifecycleTurn | None = None
@@ -125,6 +127,7 @@ class MachineWorld:
             hosts_away=self.hosts_down,
             hosts_silent=self.hosts_down | self.hosts_blink,
             strays=frozenset(strays),
+            head_waits=self.head_waits,
         )
 
     def _up(self, machine: FakeMachine) -> bool:

@@ -116,6 +116,23 @@ def test_with_fault_tolerance_the_workers_of_a_dead_head_stay() -> None:
     assert {each.head for each in world.memory.machines} == {"c-headgroup-3"}
 
 
+def test_no_head_starts_while_it_could_not_keep_its_state() -> None:
+    world = ready(group("small", 1), fault_tolerance=FAULT_TOLERANT)
+    world.head_waits = "the Redis is away"
+    world.run(5)
+    assert world.last is not None
+    assert world.last.reasons[HEAD] == "it cannot keep its state: the Redis is away"
+    assert world.memory.state is RayClusterState.READY
+    world.kill(MachineName("c-headgroup-0"))
+    world.run(1000)
+    assert world.last.reasons[HEAD] == "a head has to wait: the Redis is away"
+    assert [*world.there] == ["c-small-1"]
+    assert not world.last.given_up
+    world.head_waits = ""
+    world.settle()
+    assert [*world.there] == ["c-small-1", "c-headgroup-2"]
+
+
 def test_the_machines_of_a_host_that_is_gone_start_on_another() -> None:
     hosts = ("a", "b")
     head = MachineGroup(name=HEAD, least=1, hosts=hosts)

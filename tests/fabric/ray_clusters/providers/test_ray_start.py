@@ -16,7 +16,7 @@ from fedpilot.fabric.core.ray_clusters.machines import MachineRecord
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.ray_clusters.providers.protocol import MachineOrder
 from fedpilot.fabric.ray_clusters.providers.ray_start import MARK, MachineStart, environment, flags
-from machine_world import declared, group
+from machine_world import FAULT_TOLERANT, declared, group
 
 FOLDER = Path("/sessions")
 ADDRESS = "10.0.0.1:6400"
@@ -93,6 +93,26 @@ def test_a_flag_is_there_without_a_value_or_not_at_all() -> None:
     assert "--enable-object-reconstruction" in head
     assert head.count("--disable-usage-stats") == 1
     assert not any("no-redirect-output" in each for each in head)
+
+
+def test_machines_wait_for_the_next_head_only_if_it_knows_them() -> None:
+    record = MachineRecord(
+        name=MachineName("c-small-0"),
+        number=0,
+        group=group("small").name,
+        host="",
+        template="",
+        head=MachineName("c-headgroup-0"),
+        since_s=0,
+        reason="",
+    )
+    waits = []
+    for options in (None, FAULT_TOLERANT):
+        cluster = declared(fault_tolerance=options)
+        order = MachineOrder(machine=record, group=group("small"), cluster=cluster)
+        found = environment(MachineStart.of(order), "u", Path("/f"), {})
+        waits.append(found.get("RAY_gcs_rpc_server_reconnect_timeout_s"))
+    assert waits == [None, "600"]
 
 
 def test_a_machine_has_the_clusters_token_and_no_variable_of_ray_that_its_manager_has() -> None:

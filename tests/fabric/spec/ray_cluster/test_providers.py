@@ -312,6 +312,12 @@ class TestFaultTolerance:
         assert list(problems) == ["spec.gcsFaultToleranceOptions.redisAddress"]
         assert "secret" not in str(problems)
 
+    @pytest.mark.parametrize("prefix", ["", "a*", "a@b", "a b", "a" * 129])
+    def test_a_prefix_that_could_match_the_keys_of_others_is_refused(self, prefix: str) -> None:
+        options = {"redisAddress": "a:1", "externalStorageNamespace": prefix}
+        problems = problems_of(ray_cluster(gcsFaultToleranceOptions=options))
+        assert list(problems) == ["spec.gcsFaultToleranceOptions.externalStorageNamespace"]
+
     @pytest.mark.parametrize("file", ["redis", "~/redis", "", "/a\nb"])
     def test_the_file_of_the_password_has_an_absolute_path(self, file: str) -> None:
         document = ray_cluster(gcsFaultToleranceOptions={}, fedpilot={"redisPasswordFile": file})
