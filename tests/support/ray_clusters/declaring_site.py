@@ -76,6 +76,11 @@ class DeclaringSite:
     def machines(self) -> list[str]:
         return [each["name"] for each in self.seen()["machines"] if each["state"] == "ready"]
 
+    def groups(self) -> list[str]:
+        """The groups of the machines that are ready, each as often as it has one."""
+        found = self.seen()["machines"]
+        return sorted(each["group"] for each in found if each["state"] == "ready")
+
     def processes_of(self, uid: str, machine: str = "") -> list[MarkedProcess]:
         """All processes of a cluster, or of one machine, on whatever host."""
         return [

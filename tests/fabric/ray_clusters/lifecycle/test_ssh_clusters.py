@@ -77,6 +77,7 @@ def test_machines_move_from_hosts_that_are_gone_and_take_their_virtual_clusters_
     site.declare(DEMO.replace("CONFIG", there.config))
     site.done("wait", "demo")
     assert places(site) == {"headgroup": "one", "workers": "three"}
+    head, worker = site.machines()
     spec = 'VirtualCluster.from_dict({"flex_resource_min": {"CPU": 1}})'
     made = site.ask(f'clusters.create("team", {spec}, detached=True)', there.on("one"))
     assert made["state"] == "active"
@@ -86,14 +87,14 @@ def test_machines_move_from_hosts_that_are_gone_and_take_their_virtual_clusters_
     assert "three" in site.seen()["hosts_silent"]
     there.hosts["three"].mend()
     until(lambda: not site.seen()["hosts_silent"])
-    until(lambda: not site.processes_of(site.uid, "demo-workers-1"))
+    until(lambda: not site.processes_of(site.uid, worker))
 
     there.hosts["one"].cut()
     until(lambda: places(site).get("headgroup") == "two" and "workers" in places(site))
     states = '[(each["id"], each["state"]) for each in clusters.snapshot()["clusters"]]'
     until(lambda: ["team", "active"] in site.ask(states, there.on("two")))
     there.hosts["one"].mend()
-    until(lambda: not site.processes_of(site.uid, "demo-headgroup-0"))
+    until(lambda: not site.processes_of(site.uid, head))
 
     uid = site.uid
     site.done("delete", "demo", "--wait")

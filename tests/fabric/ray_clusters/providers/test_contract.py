@@ -156,16 +156,24 @@ async def seen(provider: MachineProvider) -> dict[MachineName, ProvidedMachine]:
     return {name: machine for (_, name), machine in found.items()}
 
 
-async def joined(nodes: Nodes, *names: str) -> dict[str, Any]:
-    """The nodes that Ray knows, once they are these."""
+async def joined(nodes: Nodes, provider: MachineProvider, *orders: MachineOrder) -> dict[str, Any]:
+    """The nodes that Ray knows, once they are these.
+
+    A machine that Ray gives up on a busy computer is started anew, as its manager would.
+    """
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 found = dict((await nodes.look()).nodes)
             except ClusterUnreachable:
                 found = {}
-            if found.keys() == {*names}:
+            if found.keys() == {each.machine.name for each in orders}:
                 return found
+            there = await seen(provider)
+            for each in orders:
+                if each.machine.name not in found and there[each.machine.name].dead:
+                    await provider.stop(each.machine.name, each.machine.host)
+                    await provider.start(each)
             await asyncio.sleep(0.05)
 
 
@@ -197,7 +205,7 @@ def test_machines_start_join_die_and_end_and_a_successor_sees_them(provided: Pro
         assert not any(each.dead for each in (await seen(provider)).values())
         assert await seen(neighbour) == {}
         nodes = provided.nodes(provider, uid)
-        there = await joined(nodes, *names)
+        there = await joined(nodes, provider, head, one, two)
         assert [each.name for each in there.values() if each.head] == [names[0]]
         assert there[names[1]].total["CPU"] == 2 * UNIT
 
@@ -213,7 +221,7 @@ def test_machines_start_join_die_and_end_and_a_successor_sees_them(provided: Pro
         await follower.stop(names[1], one.machine.host)  # it is gone, which is no error
         await follower.stop(names[2], two.machine.host)
         assert (await seen(follower)).keys() == {names[0]}
-        await joined(nodes, names[0])
+        await joined(nodes, follower, head)
         await follower.stop(names[0], head.machine.host)
         assert await seen(follower) == {}
         await nodes.close()
