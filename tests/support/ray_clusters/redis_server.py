@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PASSWORD = "not 'for' \"everybody\""
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @dataclass
