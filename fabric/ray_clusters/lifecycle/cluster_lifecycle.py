@@ -74,6 +74,16 @@ def ended_heads(nodes: Iterable[RayNode], machines: Iterable[MachineRecord]) -> 
     return [node for node in nodes if node.head and node.name not in known]
 
 
+def declared_dead(machine: MachineRecord, nodes: Mapping[str, RayNode]) -> bool:
+    """Whether a control plane that answers counts a machine as dead which was ready.
+
+    One that has just started may not know any worker yet. It is believed once its head is among its
+    nodes.
+    """
+    believed = machine.name == machine.head or machine.head in nodes
+    return believed and machine.state is MachineState.READY and machine.name not in nodes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
     """How often a lifecycle looks without being woken."""
@@ -179,8 +189,7 @@ class ClusterLifecycle:
         away = {host for host, since in self._silent.items() if now - since >= self.times.away_s}
         known = {each.name: each for each in self._memory.machines}
         found = {
-            name: self._sighting(machine, provided, nodes.get(name), now)
-            for name, machine in known.items()
+            name: self._sighting(machine, provided, nodes, now) for name, machine in known.items()
         }
         places = {(each.host, each.name) for each in known.values()}
         return RayClusterView(
@@ -192,7 +201,11 @@ class ClusterLifecycle:
         )
 
     def _sighting(
-        self, machine: MachineRecord, provided: ProviderView, node: RayNode | None, now: float
+        self,
+        machine: MachineRecord,
+        provided: ProviderView,
+        nodes: Mapping[str, RayNode],
+        now: float,
     ) -> Sighting:
         if machine.host in provided.silent_hosts:
             return Sighting(exists=None)
@@ -204,11 +217,11 @@ class ClusterLifecycle:
             return Sighting(exists=None if starts else False, trouble=trouble)
         if there.dead:
             trouble = trouble or there.reason
-        lost = self._answers and machine.state is MachineState.READY and node is None
+        node = nodes.get(machine.name)
         return Sighting(
             exists=True,
             joined=node is not None and not there.dead,
-            dead=lost,
+            dead=self._answers and declared_dead(machine, nodes),
             idle_since_s=now - node.idle_s if node is not None and node.idle_s else None,
             trouble=trouble,
         )
