@@ -330,7 +330,8 @@ class LocalMachines:
                 return await storage.clean_up()
             except ProviderFailed as error:
                 if asyncio.get_running_loop().time() >= deadline:
-                    log.warning("%s: keys RAY%s@* may be left: %s", self._uid, self._uid, error)
+                    keys = f"RAY{storage.namespace}@*"
+                    log.warning("%s: keys %s may be left: %s", self._uid, keys, error)
                     return
             await asyncio.sleep(1.0)
 

@@ -53,7 +53,10 @@ class RedisStorage:
     def __init__(self, options: FaultTolerance, uid: str) -> None:
         """SpecError."""
         self._options, self._uid = options, uid
-        self._where = login_of(options, uid).address
+        login = login_of(options, uid)
+        self._where = login.address
+        self.namespace = login.namespace
+        """What the cluster's keys begin with, apart from what Ray adds."""
         self._trouble: str | None = None
         self._looked_s = 0.0
         self._looking: asyncio.Task[None] | None = None
