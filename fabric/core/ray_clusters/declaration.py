@@ -138,7 +138,7 @@ class DeclaredRayCluster:
     kube_context: str = ""
     """The context of the kubeconfig; empty: its current one (provider `kuberay`)."""
     namespace: str = ""
-    """In Kubernetes; empty: that of the context."""
+    """Of Kubernetes; empty: the one of the context."""
     fault_tolerance: FaultTolerance | None = None
     suspended: bool = False
     in_tree_autoscaling: bool = False

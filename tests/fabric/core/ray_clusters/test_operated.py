@@ -92,7 +92,7 @@ def test_at_most_one_write_is_due(
         pytest.param(
             replace(READY, head_ready=False), S.STARTING, S.STARTING, id="the head has never been"
         ),
-        pytest.param(ABSENT, S.READY, S.RECOVERING, id="somebody has removed it"),
+        pytest.param(ABSENT, S.READY, S.RECOVERING, id="it has been removed"),
         pytest.param(replace(READY, failed=True), S.READY, S.FAILED, id="KubeRay has given up"),
         pytest.param(None, S.READY, S.READY, id="nothing is known, and it stays as it was"),
     ],
