@@ -132,6 +132,8 @@ async def _configure(configs: Any, configuration: Any, context: str) -> str:
             return (POD_FOLDER / "namespace").read_text().strip() or "default"
         return "default"
     file = named or str(usual)
+    if not any(Path(each).expanduser().exists() for each in file.split(os.pathsep)):
+        raise FileNotFoundError(f"there is none at {file}; `KUBECONFIG` names another place")
     await configs.load_kube_config(
         config_file=file, context=context or None, client_configuration=configuration
     )

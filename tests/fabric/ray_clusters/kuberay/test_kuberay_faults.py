@@ -150,6 +150,17 @@ class TestRefusals:
 
         tell(told)
 
+    def test_where_a_kubeconfig_is_missing_is_said(
+        self, tell: Tell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def told(site: KubeRaySite) -> None:
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+            site.declare()
+            reason = await site.stuck()
+            assert f"there is none at {tmp_path / 'nowhere'}" in reason
+
+        tell(told)
+
     def test_a_namespace_that_is_not_there_is_named(self, tell: Tell) -> None:
         async def told(site: KubeRaySite) -> None:
             missing = {
