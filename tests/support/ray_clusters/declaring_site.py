@@ -106,6 +106,12 @@ class DeclaringSite:
     def ask(self, question: str, prefix: Sequence[str] = ()) -> Any:
         """What the manager of the cluster's virtual clusters answers; `prefix` is the begin of a
         command that runs another elsewhere."""
+        lines = self.said(ASK, question, prefix=prefix).splitlines()
+        line = next(each for each in lines if each.startswith("ANSWER "))
+        return json.loads(line.removeprefix("ANSWER "))
+
+    def said(self, program: str, *words: str, prefix: Sequence[str] = ()) -> str:
+        """What a program in Python prints for which the cluster is the Ray to use."""
         seen = self.seen()
         environment = {
             **self.environment,
@@ -114,7 +120,7 @@ class DeclaringSite:
             "RAY_AUTH_TOKEN_PATH": seen["token_file"],
         }
         done = subprocess.run(
-            [*prefix, sys.executable, "-c", ASK, question],
+            [*prefix, sys.executable, "-c", program, *words],
             env=environment,
             capture_output=True,
             text=True,
@@ -122,8 +128,7 @@ class DeclaringSite:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        line = next(each for each in done.stdout.splitlines() if each.startswith("ANSWER "))
-        return json.loads(line.removeprefix("ANSWER "))
+        return done.stdout
 
 
 def until(holds: Callable[[], bool]) -> None:

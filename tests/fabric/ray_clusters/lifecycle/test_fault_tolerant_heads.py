@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from declaring_site import PATIENCE_S, DeclaringSite, until
+from declaring_site import DeclaringSite, until
 from fedpilot.common.host.marked_processes import signal_all
 from redis_server import PASSWORD, RedisServer, redis_server
 
@@ -56,34 +54,9 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[DeclaringSite]:
-    site = DeclaringSite(tmp_path)
-    try:
-        yield site
-    finally:
-        site.end()
-
-
 def count(site: DeclaringSite) -> str:
     """Ask the detached actor, which only a worker has room for."""
-    seen = site.seen()
-    environment = {
-        **site.environment,
-        "RAY_ADDRESS": seen["address"],
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": seen["token_file"],
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    return site.said(COUNT).splitlines()[-1]
 
 
 def reason(site: DeclaringSite) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,15 +29,6 @@ spec:
       rayStartParams: {{num-cpus: '2', {SMALL}}}
 """
 BOTH = ["headgroup", "workers"]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[DeclaringSite]:
-    site = DeclaringSite(tmp_path)
-    try:
-        yield site
-    finally:
-        site.end()
 
 
 def next_worker(site: DeclaringSite, head: str, gone: str) -> str:

@@ -38,15 +38,6 @@ def there(tmp_path: Path) -> Iterator[SshHosts]:
         yield found
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[DeclaringSite]:
-    site = DeclaringSite(tmp_path)
-    try:
-        yield site
-    finally:
-        site.end()
-
-
 def places(site: DeclaringSite) -> dict[str, str]:
     """The hosts of the machines that Ray uses."""
     found = site.seen()["machines"]
