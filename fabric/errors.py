@@ -27,6 +27,7 @@ FabricError
 ├── ClusterStartFailed   a Ray did not start
 ├── UnsupportedRay       the Ray that is installed lacks what is needed
 ├── ClusterUnreachable   a Ray cluster could not be attached to
+│   └── ClusterRefuses   its control plane answers, and refuses us
 ├── NotInstalled         a machine of a Ray cluster lacks fedpilot, or what it needs
 ├── WorkerLost           the process or the machine of a worker is gone
 └── WorkerFailed         the code inside a worker raised
@@ -396,6 +397,10 @@ class ClusterUnreachable(FabricError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
         self.address, self.reason = address, reason
+
+
+class ClusterRefuses(ClusterUnreachable):
+    """The control plane of a Ray cluster refuses the token, or a call without one."""
 
 
 class UnsupportedRay(FabricError):

@@ -155,7 +155,11 @@ NEEDS: Mapping[str, Sequence[PrivateName]] = {
         PrivateName(f"{_GENERATED}.gcs_service_pb2", "GetAllNodeInfoRequest", ("state_filter",)),
         PrivateName(f"{_GENERATED}.gcs_service_pb2", "InternalKVGetRequest", ("key",)),
         PrivateName(f"{_GENERATED}.gcs_service_pb2", "UnregisterNodeRequest", ("node_id",)),
-        PrivateName(f"{_GENERATED}.gcs_pb2", "GcsNodeInfo", ("node_name", "is_head_node")),
+        PrivateName(
+            f"{_GENERATED}.gcs_pb2",
+            "GcsNodeInfo",
+            ("node_name", "is_head_node", "node_manager_hostname"),
+        ),
         PrivateName(f"{_GENERATED}.autoscaler_pb2_grpc", "AutoscalerStateServiceStub"),
         PrivateName(f"{_GENERATED}.autoscaler_pb2", "GetClusterResourceStateRequest"),
         PrivateName(

@@ -97,14 +97,21 @@ class OwnRayCluster:
             )
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is ready. ClusterStartFailed if it cannot be, or is not in time."""
+        """Wait until it is ready. ClusterStartFailed if it cannot be, or is not in time; and
+        ClusterUnreachable for a Ray that runs already."""
         deadline = time.monotonic() + timeout_s
         while not (wait := wait_of(self.store, self.stored, "ready")).reached:
             if wait.never:
-                raise ClusterStartFailed(wait.never)
+                raise self._failure(wait.never)
             if time.monotonic() > deadline:
-                raise ClusterStartFailed(wait.in_vain(self.stored.name, "ready", timeout_s))
+                raise self._failure(wait.in_vain(self.stored.name, "ready", timeout_s))
             time.sleep(LOOK_AGAIN_S)
+
+    def _failure(self, reason: str) -> FabricError:
+        declared = self._declared.declared
+        if declared.provider == "existing":
+            return ClusterUnreachable(declared.address, reason)
+        return ClusterStartFailed(reason)
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The resource of a declared Ray cluster whose machines another operator keeps."""
+"""What is followed of a declared Ray cluster whose machines another operator keeps."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def resource_of(
 ) -> OperatedResource:
     """The resource of a cluster; `folder` has a folder for each. SpecError."""
     check_provided(declared)
+    if declared.provider == "existing":
+        from ..ray.control_plane.ray_nodes import RayNodes
+        from .existing.existing_cluster import ExistingRayCluster
+
+        document = ray_cluster_of(stored.document)
+        return ExistingRayCluster(document=document, nodes_at=RayNodes, deleted=stored.deleted)
     from .kuberay.kuberay_cluster import KubeRayCluster
 
     return KubeRayCluster(

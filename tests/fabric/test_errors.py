@@ -26,8 +26,11 @@ from fedpilot.fabric import (
 )
 from fedpilot.fabric.errors import (
     CallUnavailable,
+    ClusterRefuses,
     Conflict,
     Fenced,
+    ManagerAway,
+    ManagerGone,
     ManagerUnreachable,
     NoSuchJob,
     NoSuchQueue,
@@ -48,6 +51,7 @@ ERRORS = [
     GangExists("g"),
     ClusterStartFailed("no room on the disk"),
     ClusterUnreachable("10.0.0.1:6379", "nothing listens there"),
+    ClusterRefuses("10.0.0.1:6379", "the token is missing"),
     NotInstalled("10.0.0.5", "fedpilot"),
     WorkerLost("g/0/0", "its process died"),
     NameTaken("team"),
@@ -70,6 +74,8 @@ ERRORS = [
     Preempted("team", "vision-7", "reclaim-quota", "vision has less than its quota"),
     TooLarge("3 CPU is more than its largest node"),
     ManagerUnreachable("it is starting"),
+    ManagerAway("it is starting"),
+    ManagerGone("its Ray cluster has ended"),
     WorkerFailed("g/0/0", "train", "ValueError", "bad rate", "Traceback ..."),
 ]
 
@@ -82,7 +88,13 @@ def test_an_error_survives_pickling(error: FabricError) -> None:
 
 
 def test_every_error_is_covered_here() -> None:
-    assert {type(error) for error in ERRORS} == set(FabricError.__subclasses__())
+    assert {type(error) for error in ERRORS} == below(FabricError)
+
+
+def below(root: type[FabricError]) -> set[type[FabricError]]:
+    """The errors that derive from one, also from those in between."""
+    found = set(root.__subclasses__())
+    return found.union(*map(below, found))
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,8 @@ def scale(
 def delete(name: str, waits: bool, store: RayClusterStore, as_json: bool) -> None:
     """End a Ray cluster: all its machines, and what runs on them.
 
+    A Ray of the provider `existing` is forgotten, and goes on as it is.
+
     \b
     Examples:
       fedpilot raycluster delete demo
@@ -183,6 +185,7 @@ def delete(name: str, waits: bool, store: RayClusterStore, as_json: bool) -> Non
     from ...ray_clusters.declarations import documents
 
     found = documents.find(store, name)
+    goes_on = documents.summary(store, found, False)["provider"] == "existing"
     gone = store.delete(found.name, saw=found.revision, by=getpass.getuser(), at=time.time())
     managed = documents.is_managed(store)
     if waits and managed:
@@ -191,6 +194,6 @@ def delete(name: str, waits: bool, store: RayClusterStore, as_json: bool) -> Non
         print_json({"name": name, "uid": gone.uid, "deleted": waits and managed})
         return
     done = "is deleted" if waits and managed else "is being deleted"
-    click.echo(f"{name} {done}")
+    click.echo(f"{name} {done}{'; its Ray goes on' if goes_on else ''}")
     if not managed:
         click.echo(f"fedpilot: {documents.UNMANAGED}", err=True)

@@ -149,7 +149,8 @@ def env(name: str, store: RayClusterStore, as_json: bool) -> None:
     found = documents.details(store, documents.find(store, name))
     variables = documents.environment_of(found)
     if variables is None:
-        fail(f"{name} has no address yet: its head has not started", REFUSED)
+        why = found["reason"] if found["provider"] == "existing" else "its head has not started"
+        fail(f"{name} has no address yet: {why or 'it has not been seen'}", REFUSED)
     if as_json:
         print_json(variables)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -12,6 +12,8 @@ from rich.text import Text
 from fedpilot.common.terminal.layout import head, named, ruled, timestamp
 from fedpilot.common.terminal.statuses import Looks, marked
 from fedpilot.common.text.amounts import DASH, ago, counted
+
+from ...core.resources import amounts
 
 if TYPE_CHECKING:
     from ...ray_clusters.declarations.records import RayClusterEvent
@@ -72,18 +74,35 @@ def cluster_details(found: dict[str, Any], now: float) -> RenderableType:
         if group["reason"]:
             parts.append(Padding(Text(group["reason"], "yellow"), (0, 0, 0, 2)))
         if mine:
-            table = ruled("machine", "state", "host", "since", "because", wraps="because")
-            for machine in mine:
-                table.add_row(
-                    machine["name"],
-                    marked(MACHINES, machine["state"]),
-                    machine["host"] or "here",
-                    ago(machine["since"], now, 1),
-                    machine["reason"],
-                )
-            parts.append(Padding(table, (0, 0, 0, 2), expand=False))
+            parts.append(Padding(_machine_table(mine, now), (0, 0, 0, 2), expand=False))
         parts.append(Text())
     return Group(*parts[:-1])
+
+
+def _machine_table(machines: Sequence[dict[str, Any]], now: float) -> RenderableType:
+    """Machines of one group; what they have only where the declaration does not say it."""
+    seen = any(each["offers"] for each in machines)
+    columns = ["machine", "state", "host", "since"]
+    table = ruled(*columns, *(["offers", "labels"] if seen else []), "because", wraps="because")
+    for machine in machines:
+        offers = [amounts(machine["offers"]), _labels(machine["labels"])] if seen else []
+        table.add_row(
+            machine["name"],
+            marked(MACHINES, machine["state"]),
+            machine["host"] or "here",
+            ago(machine["since"], now, 1),
+            *offers,
+            machine["reason"],
+        )
+    return table
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """The labels that people gave; Ray's own are in `--json`."""
+    given = [
+        f"{key}={value}" for key, value in sorted(labels.items()) if not key.startswith("ray.io/")
+    ]
+    return ", ".join(given) or DASH
 
 
 def explanation(found: dict[str, Any], now: float) -> RenderableType:

@@ -131,6 +131,8 @@ class DeclaredRayCluster:
     workers: tuple[MachineGroup, ...] = ()
     address: str = ""
     """Of a Ray cluster that exists already (provider `existing`)."""
+    token_file: str = ""
+    """The file with that Ray's token; empty: it asks for none."""
     python: str = ""
     """The Python of hosts that are reached over SSH; empty: by the path of the site's own."""
     ssh_config: str = ""

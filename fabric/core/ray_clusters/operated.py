@@ -118,6 +118,8 @@ class OperatedView:
     """Why the resource cannot be read now."""
     writing: OperatorTrouble | None = None
     """Why the last write failed."""
+    asked: str = "the API server"
+    """What tells whether the resource exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,10 @@ class OperatedMachine:
     state: MachineState
     since_s: float
     reason: str
+    offers: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """What it has, by resource; empty where the declaration says it."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Its labels in Ray; empty where the declaration says them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +220,7 @@ def operate(
         state=state,
         write=None if waits else write,
         because=because,
-        reason=reason or (_lacks(declared, view.resource) if state is not S.READY else ""),
+        reason=reason or (_lacks(declared, view) if state is not S.READY else ""),
         stuck=stuck or state is S.FAILED,
         wake_s=min((each for each in wakes if each > now), default=None),
         finished=declared.deleted and _is_gone(view.resource),
@@ -284,10 +290,11 @@ def _state(
     return S.RECOVERING if before in _SERVING else S.STARTING
 
 
-def _lacks(declared: OperatedDeclaration, resource: SeenResource | str | None) -> str:
+def _lacks(declared: OperatedDeclaration, view: OperatedView) -> str:
     """What a cluster that is not ready waits for."""
+    resource = view.resource
     if resource is None:
-        return "the API server has not answered yet"
+        return f"{view.asked} has not answered yet"
     if not isinstance(resource, SeenResource) or declared.suspended or declared.deleted:
         return ""
     if resource.trouble:

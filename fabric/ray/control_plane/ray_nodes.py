@@ -16,7 +16,7 @@ import grpc
 from ...core.records import Bundle, BundleGroup, MachineId, SchedulingPolicy
 from ...core.resources import Resources
 from ...core.selectors import Condition, In, NotIn
-from ...errors import ClusterUnreachable
+from ...errors import ClusterRefuses, ClusterUnreachable
 from .. import private_ray
 from .resource_view import offered
 
@@ -26,6 +26,7 @@ tables = private_ray.generated("gcs_pb2")
 messages = private_ray.generated("gcs_service_pb2")
 
 TIMEOUT_S = 5.0
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -48,6 +49,8 @@ class RayNode:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     idle_s: float = 0.0
     """How long no work has been on it; 0 while there is some."""
+    host: str = ""
+    """The name of the computer that it runs on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class RayView:
 
     nodes: Mapping[str, RayNode] = field(default_factory=dict, hash=False)
     """The living ones, by name."""
+    namesakes: tuple[RayNode, ...] = ()
+    """The living ones whose name another of `nodes` has; fedpilot starts none such."""
     pending: tuple[BundleGroup, ...] = ()
     """The placement groups, tasks and actors that Ray has no room for, each whole."""
 
@@ -85,11 +90,11 @@ class RayNodes:
         )
         seen = state.cluster_resource_state
         states = {each.node_id: each for each in seen.node_states}
+        living = [self._node(node, states.get(node.node_id)) for node in nodes.node_info_list]
+        named = {node.name: node for node in living}
         return RayView(
-            nodes={
-                node.node_name: self._node(node, states.get(node.node_id))
-                for node in nodes.node_info_list
-            },
+            nodes=named,
+            namesakes=tuple(node for node in living if named[node.name] is not node),
             pending=tuple(_pending(seen)),
         )
 
@@ -115,6 +120,7 @@ class RayNodes:
             available=offered(available),
             labels=dict(node.labels),
             idle_s=idle_s,
+            host=node.node_manager_hostname,
         )
 
     async def drain(self, node: MachineId, until_s: float, reason: str) -> str:
@@ -144,6 +150,8 @@ class RayNodes:
             return await call(request, timeout=TIMEOUT_S, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             reason = error.details() or str(error.code())
+            if error.code() in REFUSALS:
+                raise ClusterRefuses(self.address, reason) from error
             raise ClusterUnreachable(self.address, reason) from error
 
 

@@ -83,6 +83,8 @@ def details(store: RayClusterStore, stored: StoredDeclaration) -> dict[str, Any]
                 "state": each["state"],
                 "since": each["since_s"],
                 "reason": each["reason"],
+                "offers": each.get("offers") or {},
+                "labels": each.get("labels") or {},
             }
             for each in machines
         ],

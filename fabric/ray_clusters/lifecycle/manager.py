@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster
 from ...core.ray_clusters.lifecycle import LifecycleSettings, LifecycleTurn, RayClusterMemory
+from ...core.ray_clusters.machines import MachineState
 from ...core.ray_clusters.operated import OperatedMemory, OperatedSettings
 from ...errors import FabricError, Fenced, SpecError, StoreUnusable
 from ...spec.ray_cluster.reading import ray_cluster_of
@@ -185,7 +186,9 @@ class _Stored:
             if name not in was or was[name].state is not machine.state:
                 self._tell(now, f"machine_{machine.state}", name, machine.reason)
         for name in sorted(was.keys() - kept.keys()):
-            self._tell(now, "machine_gone", name, was[name].reason)
+            unseen = was[name].state is MachineState.READY  # it has left without a word
+            reason = "it is not seen any more" if unseen else was[name].reason
+            self._tell(now, "machine_gone", name, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ class _StoredOperated(_Stored):
     def load(self) -> OperatedMemory:
         return recalled(self.store.memory(self.uid), self.store.machines(self.uid))
 
-    def keep(self, before: OperatedMemory, found: OperatedMemory, now: float) -> None:
+    def keep(self, before: OperatedMemory, found: OperatedMemory, now: float, reason: str) -> None:
         was, kept = before.machines, found.machines
         self.store.remember(
             self.lease,
@@ -233,7 +236,7 @@ class _StoredOperated(_Stored):
         )
         self._tell_changes(was, kept, now)
         if before.state is not found.state:
-            self._tell(now, f"cluster_{found.state}", None, "")
+            self._tell(now, f"cluster_{found.state}", None, reason)
 
     def tell(self, now: float, kind: str, reason: str) -> None:
         self._tell(now, kind, None, reason)

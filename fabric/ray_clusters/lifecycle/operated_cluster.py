@@ -13,7 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, MachineGroup, MachineName
+from ...core.ray_clusters.declaration import (
+    HEAD,
+    DeclaredRayCluster,
+    GroupName,
+    MachineGroup,
+    MachineName,
+)
 from ...core.ray_clusters.lifecycle import RayClusterState
 from ...core.ray_clusters.machines import MachineState
 from ...core.ray_clusters.operated import (
@@ -58,7 +64,7 @@ class OperatedResource(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many machines the operator has decided on, by group."""
+        """How many machines the operator has decided on, by group; also of groups of its own."""
 
     @property
     def lacks(self) -> str:
@@ -94,8 +100,8 @@ class RemembersOperated(Protocol):
     def load(self) -> OperatedMemory:
         """What was last kept."""
 
-    def keep(self, before: OperatedMemory, found: OperatedMemory, now: float) -> None:
-        """Keep what has changed, and tell of it."""
+    def keep(self, before: OperatedMemory, found: OperatedMemory, now: float, reason: str) -> None:
+        """Keep what has changed, and tell of it; `reason` is why its state is no better."""
 
     def tell(self, now: float, kind: str, reason: str) -> None:
         """Tell of something that has happened."""
@@ -177,7 +183,7 @@ class OperatedCluster:
             machines={} if found.finished else machines,
         )
         if memory != before or memory.machines != before.machines:
-            await asyncio.to_thread(self.remembers.keep, before, memory, now)
+            await asyncio.to_thread(self.remembers.keep, before, memory, now, found.reason)
             self._memory = memory
         if found.write is not None and self._writing is None:
             self._writing = asyncio.create_task(self._write(found.write, found.because))
@@ -230,6 +236,11 @@ class OperatedCluster:
         reason = found.reason
         if not reason and self.resource.lacks:
             reason = self.resource.lacks
+        groups = {each.name: each for each in self.declared.groups}
+        groups |= {
+            name: MachineGroup(name=GroupName(name))
+            for name in self.resource.counts.keys() - groups.keys()
+        }
         return {
             "revision": self.revision,
             "state": str(found.state),
@@ -239,7 +250,7 @@ class OperatedCluster:
             "address": self.resource.address,
             "token_file": self.resource.token_file,
             "auth": "token" if self.resource.has_auth else "disabled",
-            "groups": {each.name: self._group(each, found, view) for each in self.declared.groups},
+            "groups": {name: self._group(each, found, view) for name, each in groups.items()},
             "hosts_silent": {},
         }
 

@@ -11,7 +11,7 @@ from ...errors import SpecError
 from .protocol import MachineProvider
 from .redis_storage import RedisStorage, login_of
 
-OPERATED = ("kuberay",)
+OPERATED = ("existing", "kuberay")
 """Those whose machines another operator starts and heals."""
 PROVIDERS = ("local", "ssh", *OPERATED)
 """Those that this version has."""
@@ -24,9 +24,10 @@ def check_provided(declared: DeclaredRayCluster) -> None:
             f"Ray cluster {declared.name!r}: this version has the providers "
             f"{', '.join(PROVIDERS)}, not {declared.provider}"
         )
-    if declared.provider in OPERATED:
+    if declared.provider == "kuberay":
         _check_kubernetes(declared)
-        return  # its operator knows all keys, and its pods bring their own Ray
+    if declared.provider in OPERATED:
+        return  # its operator knows all keys, and its machines bring their own Ray
     options = declared.fault_tolerance
     for given, key in (
         (options is not None and declared.provider != "local", "spec.gcsFaultToleranceOptions"),

@@ -68,6 +68,7 @@ ABLE: Mapping[str, Sequence[str]] = {
     "python": ("ssh",),
     "ssh_config": ("ssh",),
     "address": ("existing",),
+    "token_file": ("existing",),
     "kube_context": ("kuberay",),
     "max_unavailable": ("local", "ssh", "fake"),
     "redis_password_file": ("local", "ssh", "fake"),
@@ -136,7 +137,7 @@ def _check_existing(section: RayClusterSection, findings: Findings) -> None:
             able = "local, ssh or kuberay"
             findings.refuse_for_provider((*_SPEC, to_camel(field)), able)
     for field in _given(section.spec.fedpilot):
-        if field not in ("provider", "address"):
+        if field not in ("provider", "address", "token_file"):
             findings.refuse_for_provider((*_FEDPILOT, to_camel(field)), _listed(ABLE[field]))
     address = section.spec.fedpilot.address
     at, allowed = (*_FEDPILOT, "address"), "the `host:port` of a Ray cluster, or `auto`"
@@ -146,6 +147,10 @@ def _check_existing(section: RayClusterSection, findings: Findings) -> None:
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[1]) < 65_536:
             findings.refuse(at, f"the text {quoted(address)}", allowed)
+    file = section.spec.fedpilot.token_file
+    if file is not None and not is_absolute_file(file):
+        at, allowed = (*_FEDPILOT, "tokenFile"), "an absolute path, such as /etc/..."
+        findings.refuse(at, f"the text {quoted(file)}", allowed)
 
 
 def _check_without_kubernetes(section: RayClusterSection, findings: Findings) -> None:

@@ -176,6 +176,7 @@ def _declared(spec: ClusterSpec, name: str, findings: Findings) -> DeclaredRayCl
         head=groups[0],
         workers=tuple(groups[1:]),
         address=ours.address or "",
+        token_file=ours.token_file or "",
         python=ours.python or "",
         ssh_config=ours.ssh_config or "",
         kube_context=ours.kube_context or "",

@@ -24,8 +24,14 @@ def scaled(
     """The document with other `replicas` of a group, other `workersToDelete`, or both.
 
     None leaves a number, or the names, as they are. SpecError for a group that does not exist, for
-    the head, and for a number outside `minReplicas` to `maxReplicas`.
+    the head, for a number outside `minReplicas` to `maxReplicas`, and for a Ray that is not ours.
     """
+    if document.declared.provider == "existing":
+        raise SpecError(
+            f"Ray cluster {document.declared.name!r}: `spec.fedpilot.provider` is existing, whose "
+            f"machines fedpilot neither starts nor ends; found a number for the group "
+            f"{printable(group)}; allowed: none"
+        )
     names = [each.name for each in document.declared.workers]
     if group == HEAD:
         raise SpecError(f"group {HEAD!r}: wanted a group of workers; a cluster has one head")

@@ -79,6 +79,9 @@ class FedpilotOfCluster(RayClusterPart):
     the user who serves the site; for `ssh`."""
     address: str | None = None
     """The `host:port` of a Ray cluster that runs already, or `auto`; for `existing`."""
+    token_file: str | None = None
+    """The absolute path of a file with that Ray's token; by default it asks for none; for
+    `existing`."""
     kube_context: FilledText | None = None
     """The context of the kubeconfig that names the API server, the account and the namespace; by
     default its current one; for `kuberay`."""

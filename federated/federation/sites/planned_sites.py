@@ -20,6 +20,9 @@ HERE = "this machine"
 SHARED = "an equal share of this machine"
 DECLARED = "the most that `resources.ray.cluster` declares"
 ADDRESS = "assumed as large as this machine: the Ray at `resources.ray.address` is not asked"
+EXISTING = (
+    "assumed as large as this machine: the Ray that `resources.ray.cluster` names is not asked"
+)
 
 
 def planned_here(
@@ -34,6 +37,9 @@ def planned_here(
         return in_order(PlannedSite(name=name, machines=there, from_=HERE) for name in names)
     ray, from_ = config.resources.ray, HERE
     if (declared := declared_ray(config)) is not None:
+        if declared.declared.provider == "existing":
+            here = (local_machine(),)
+            return in_order(PlannedSite(name=name, machines=here, from_=EXISTING) for name in names)
         most = declared.declared.largest(local_machine())
         return in_order(PlannedSite(name=name, machines=most, from_=DECLARED) for name in names)
     if ray.address is not None:

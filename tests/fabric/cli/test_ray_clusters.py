@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import Result
 from rich.console import Console
 
-from command_line import invoke
 from fake_site import FakeSite
 from fedpilot.fabric.cli.terminal.ray_clusters import cluster_details, explanation
 from fedpilot.fabric.ray_clusters.declarations.documents import details
+from raycluster_command import run, told
 
 DEMO = """
 metadata: {name: demo}
@@ -41,17 +40,6 @@ def file(tmp_path: Path) -> Path:
     found = tmp_path / "demo.yaml"
     found.write_text(DEMO)
     return found
-
-
-def run(site: FakeSite, *arguments: str) -> Result:
-    return invoke("raycluster", arguments[0], "--store", str(site.store.path), *arguments[1:])
-
-
-def told(site: FakeSite, *arguments: str) -> str:
-    """What a command prints that succeeds."""
-    done = run(site, *arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def test_a_cluster_is_declared_kept_scaled_and_deleted(site: FakeSite, file: Path) -> None:

@@ -53,6 +53,13 @@ def planned(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_a_ray_that_is_declared_to_exist_is_not_asked() -> None:
+    ours = "{provider: existing, address: 'head.example:6379'}"
+    Path("lab.yaml").write_text(f"spec: {{fedpilot: {ours}}}")
+    text = invoke("plan", "ring.yaml", "--set", "resources.ray={cluster: lab.yaml}").stdout
+    assert "the Ray that `resources.ray.cluster` names is not asked" in " ".join(text.split())
+
+
 def test_a_declared_ray_cluster_counts_as_large_as_it_may_be() -> None:
     Path("cluster.yaml").write_text(CLUSTER)
     own = ("--set", "resources.ray={cluster: cluster.yaml}")

@@ -14,7 +14,7 @@ from fedpilot.fabric.ray_clusters.declarations.documents import is_managed
 from fedpilot.fabric.ray_clusters.declarations.records import StoredDeclaration
 from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
 from fedpilot.fabric.ray_clusters.lifecycle.cluster_lifecycle import LifecycleTimes
-from fedpilot.fabric.ray_clusters.lifecycle.manager import LifecycleManager
+from fedpilot.fabric.ray_clusters.lifecycle.manager import LifecycleManager, Operating
 from fedpilot.fabric.ray_clusters.providers.fake import FakeHosts, FakeMachines, FakeNodes
 from fedpilot.fabric.spec.ray_cluster.reading import ray_cluster_of
 
@@ -32,11 +32,13 @@ class FakeSite:
         self,
         folder: Path,
         reads: Callable[[StoredDeclaration], DeclaredRayCluster] = read,
+        operating: Operating | None = None,
     ) -> None:
+        """`operating` has the clusters whose machines are not ours."""
         self.store = RayClusterStore(folder / "declared.sqlite")
         self.now = 1000.0
         self.hosts = FakeHosts(clock=self.tick)
-        self._reads = reads
+        self._reads, self._operating = reads, operating
         self._uids: list[str] = []
 
     def tick(self) -> float:
@@ -50,6 +52,7 @@ class FakeSite:
             self._uids.append(stored.uid)
             return FakeMachines(self.hosts, stored.uid)
 
+        operating = {} if self._operating is None else {"operating": self._operating}
         return LifecycleManager(
             store=store or self.store,
             declared=self._reads,
@@ -57,6 +60,7 @@ class FakeSite:
             nodes_at=lambda address, token: FakeNodes(self.hosts, self._uids[-1]),
             clock=self.tick,
             times=QUICK,
+            **operating,
         )
 
     def machines(self) -> list[str]:

@@ -15,7 +15,8 @@ from fedpilot.fabric.ray_clusters.declarations.documents import environment_of
 from fedpilot.fabric.ray_clusters.kuberay.kuberay_cluster import KubeRayTimes
 from fedpilot.fabric.ray_clusters.kuberay.manifest import MANAGED_BY, UID
 from kube_objects import KubeResource
-from kuberay_site import NAME, KubeRaySite, kuberay, kuberay_site, story
+from kuberay_site import KubeRaySite, kuberay, kuberay_site, story
+from operated_site import NAME
 
 Told = Callable[[KubeRaySite], Awaitable[None]]
 Tell = Callable[[Told], None]

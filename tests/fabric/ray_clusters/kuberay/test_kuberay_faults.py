@@ -11,7 +11,8 @@ import pytest
 from fake_site import managed
 from fedpilot.fabric.ray_clusters.kuberay.kuberay_cluster import KubeRayTimes
 from kube_server import NAMESPACE, kubeconfig
-from kuberay_site import NAME, KubeRaySite, kuberay, kuberay_site, story
+from kuberay_site import KubeRaySite, kuberay, kuberay_site, story
+from operated_site import NAME
 
 Told = Callable[[KubeRaySite], Awaitable[None]]
 Tell = Callable[[Told], None]

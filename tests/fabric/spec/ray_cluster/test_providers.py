@@ -263,6 +263,15 @@ class TestExisting:
         document = self.existing(fedpilot={"provider": "existing"})
         assert list(problems_of(document)) == [f"{OURS}.address"]
 
+    def test_it_may_have_the_file_of_a_token(self) -> None:
+        document = self.existing()
+        document["spec"]["fedpilot"]["tokenFile"] = "/etc/ray/token"
+        assert ray_cluster_of(document).declared.token_file == "/etc/ray/token"
+        document["spec"]["fedpilot"]["tokenFile"] = "token"
+        assert list(problems_of(document)) == [f"{OURS}.tokenFile"]
+        local = ray_cluster(fedpilot={"tokenFile": "/etc/ray/token"})
+        assert "existing" in problems_of(local)[f"{OURS}.tokenFile"].allowed
+
     @pytest.mark.parametrize(
         "key",
         ["headGroupSpec", "gcsFaultToleranceOptions", "upgradeStrategy", "autoscalerOptions"],

@@ -35,6 +35,14 @@ def test_a_group_that_has_shrunk_may_grow_again() -> None:
     assert (again.replicas, again.most) == (2, 2)
 
 
+def test_a_ray_that_is_not_ours_has_no_numbers() -> None:
+    ours = {"provider": "existing", "address": "a:1"}
+    document = ray_cluster_of({"metadata": {"name": "lab"}, "spec": {"fedpilot": ours}})
+    said = r"Ray cluster 'lab': `spec\.fedpilot\.provider` is existing.*the group workers"
+    with pytest.raises(SpecError, match=said):
+        scaled(document, GroupName("workers"), replicas=2)
+
+
 @pytest.mark.parametrize("replicas", [0, 5, -1, True, 1.0])
 def test_a_number_outside_the_limits_is_refused(replicas: int) -> None:
     with pytest.raises(SpecError, match=r"minReplicas, which is 1, to maxReplicas, which is 4"):
