@@ -165,9 +165,9 @@ spec:
 
 **Providers.** `local` starts the machines of a cluster on this computer, `ssh` on hosts over SSH,
 and `kuberay` gives the document to KubeRay, without the sections `fedpilot`. `existing` names a Ray
-cluster that runs already, by its `address`, and declares nothing else. fedpilot refuses a key that
-the provider cannot follow, and names it. A key that has no effect, such as a container's `image`
-outside Kubernetes, is a warning.
+cluster that runs already, by its `address` and perhaps a `tokenFile`, and declares nothing else.
+fedpilot refuses a key that the provider cannot follow, and names it. A key that has no effect, such
+as a container's `image` outside Kubernetes, is a warning.
 
 **Amounts.** What a machine offers comes from `resources` of its group, or else from
 `rayStartParams`; a group may not have both. CPUs, GPUs and memory that neither names come from the

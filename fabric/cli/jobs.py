@@ -92,7 +92,8 @@ def job() -> None:
     "own",
     type=FILE,
     metavar="FILE",
-    help="Start the Ray cluster that FILE declares, run the job there, and end the cluster. "
+    help="Start the Ray cluster that FILE declares, run the job there, and end the cluster; one of "
+    "the provider `existing` is there already, and goes on. "
     "`fedpilot raycluster run` can run it again, end it in time and keep the cluster for a while.",
 )
 @with_jobs

@@ -35,7 +35,8 @@ class RayConfig(Section):
     """`host:port` of a running cluster, or `auto`. Without this and `cluster` the run starts a
     private Ray and ends it."""
     cluster: str | None = Field(default=None, examples=["cluster.yaml"])
-    """A file that declares a Ray cluster, which the run starts and ends."""
+    """A file that declares a Ray cluster, which the run starts and ends; one of the provider
+    `existing` runs already, and goes on."""
     auth_mode: Literal["token", "disabled"] | None = Field(default=None, examples=["token"])
     """Authentication of the running cluster; left out: RAY_AUTH_MODE, or `disabled`."""
     num_cpus: Positive | None = Field(default=None, examples=[4])

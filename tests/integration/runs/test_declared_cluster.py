@@ -1,4 +1,5 @@
-"""A run on a Ray cluster that its config declares: it grows for the run, and ends with it."""
+"""A run on a Ray cluster that its config declares: one that grows for the run and ends with it, or
+one that runs already and goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedpilot.fabric.core.ray_clusters.declaration import LEDGER
-from real_ray import REPOSITORY, eventually, fedpilot
+from fedpilot.fabric.ray.control_plane.probe import probe
+from real_ray import REPOSITORY, eventually, fedpilot, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -19,6 +21,10 @@ spec:
   headGroupSpec: {rayStartParams: {num-cpus: "1"}}
   workerGroupSpecs:
   - {groupName: small, replicas: 1, maxReplicas: 2, rayStartParams: {num-cpus: "1"}}
+"""
+EXISTING = """
+metadata: {{name: lab}}
+spec: {{fedpilot: {{provider: existing, address: '{address}'}}}}
 """
 PATIENCE_S = 120.0
 QUICK = ("federation.rounds=3", "outputs.curves=false")
@@ -36,19 +42,31 @@ def on_cluster(folder: Path) -> tuple[str, ...]:
     return f"resources.ray.cluster={folder / 'grows.yaml'}", "resources.workers=3"
 
 
+def on_existing(folder: Path, address: str) -> tuple[str, ...]:
+    """Overrides for a run on a Ray that runs already."""
+    (folder / "lab.yaml").write_text(EXISTING.format(address=address))
+    return f"resources.ray.cluster={folder / 'lab.yaml'}", "resources.workers=2"
+
+
 def own_folders(folder: Path) -> list[Path]:
     """What a cluster of one command keeps while it lives."""
     return [*folder.glob("fedpilot-own-*")]
 
 
-def test_a_run_has_the_digest_of_any_other_on_a_cluster_that_grows_for_it(tmp_path: Path) -> None:
-    digests = []
-    for name, overrides in (("private", ()), ("declared", on_cluster(tmp_path))):
-        with fedpilot(run(tmp_path, name, *overrides), tmp_path, TMPDIR=str(tmp_path)) as command:
-            _, said = command.process.communicate(timeout=600)
-        assert command.process.returncode == 0, said
-        digests.append(json.loads((tmp_path / name / "manifest.json").read_text())["digest"])
-    assert digests[0] == digests[1]
+def digest(folder: Path, name: str, *overrides: str) -> str:
+    """The digest of a run's model."""
+    with fedpilot(run(folder, name, *overrides), folder, TMPDIR=str(folder)) as command:
+        _, said = command.process.communicate(timeout=600)
+    assert command.process.returncode == 0, said
+    return str(json.loads((folder / name / "manifest.json").read_text())["digest"])
+
+
+def test_a_run_has_the_digest_of_any_other_on_declared_clusters(tmp_path: Path) -> None:
+    private = digest(tmp_path, "private")
+    assert digest(tmp_path, "declared", *on_cluster(tmp_path)) == private
+    with ray_head(num_cpus=2) as address:
+        assert digest(tmp_path, "existing", *on_existing(tmp_path, address)) == private
+        probe(address, "disabled", PATIENCE_S)  # the Ray goes on
     assert own_folders(tmp_path) == []
 
 

@@ -10,9 +10,11 @@ import pytest
 from declaring_site import until
 from fedpilot.common.host.marked_processes import marked_processes
 from fedpilot.fabric.errors import ClusterUnreachable, SpecError
+from fedpilot.fabric.ray.control_plane.probe import probe
 from fedpilot.fabric.ray_clusters.kept_cluster import KeptRayCluster
 from fedpilot.fabric.ray_clusters.own_cluster import declared_in
 from fedpilot.fabric.ray_clusters.providers.ray_start import MARK
+from real_ray import ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,6 +34,21 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         for each in found.store.declarations():
             found.store.delete(each.name, saw=each.revision, by="ann", at=0.0)
         until(lambda: not found.store.declarations())
+
+
+def test_a_ray_that_runs_already_is_found_and_goes_on(folder: Path) -> None:
+    with ray_head(num_cpus=1) as address:
+        ours = f"{{provider: existing, address: '{address}'}}"
+        text = f"{{metadata: {{name: kept}}, spec: {{fedpilot: {ours}}}}}"
+        (folder.parent / "kept.yaml").write_text(text)
+        with kept(folder) as cluster:
+            assert cluster.environment() == {"RAY_AUTH_MODE": "disabled"}
+            assert cluster.address() == address
+            assert raylets(cluster) == set()
+            (stored,) = cluster.store.declarations()
+            cluster.store.delete(stored.name, saw=stored.revision, by="ann", at=0.0)
+            until(lambda: not cluster.store.declarations())
+        probe(address, "disabled", 60.0)
 
 
 def kept(folder: Path) -> KeptRayCluster:
