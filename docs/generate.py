@@ -22,6 +22,8 @@ from fedpilot.common.strict_yaml.wording import (
     section_in,
     type_in_words,
 )
+from fedpilot.fabric.core.ray_clusters.metering import BOUNDS_S, IDLE_S
+from fedpilot.fabric.ray_clusters.metrics.exposition import METRICS
 from fedpilot.fabric.spec.queues import QueuesSection
 from fedpilot.fabric.spec.ray_cluster.schema import RayClusterSection
 from fedpilot.fabric.spec.ray_cluster.start_parameters import PARAMETERS, Treatment
@@ -45,6 +47,30 @@ type (`"5"` is not a number, `yes` is not `true`) and a key that is given twice.
 the line, what was found, what is allowed, and the nearest existing key. The one conversion: a whole
 number is also a number. An empty section has its defaults. fedpilot does not read tags, anchors,
 aliases, environment variables and templates.
+"""
+
+METRICS_HEAD = """\
+# Metrics of declared Ray clusters
+
+`fedpilot raycluster serve --metrics-file FILE` keeps these metrics in a file, in Prometheus' text
+format. `--metrics-listen [HOST:]PORT` answers `GET /metrics` with them, on 127.0.0.1 unless HOST is
+given. Both work together. The file is replaced as a whole each second, as the textfile collector of
+node_exporter wants it. Whoever reaches the address can read the metrics, without a password and in
+clear text; they hold names and numbers, and no secrets.
+
+Counters and histograms begin when `serve` does. The buckets of a histogram end at these seconds:
+{buckets}.
+
+* **Reaction** is the time from a declaration, by a person or by the autoscaler, to the first event
+  of the lifecycle manager for it.
+* **Ready** is the time from a declaration to the event `cluster_ready`. A declaration that starts
+  no machine and ends none is not measured.
+* **Heal** is the time from the event that a ready cluster is not whole any more, without a new
+  declaration, to the event `cluster_ready`.
+* **Idle** is a machine on which no work has been for {idle_s} s. For clusters at KubeRay that is
+  not known. The share of a longer time is the rate of `fedpilot_raycluster_idle_seconds_total`
+  divided by the rate of `fedpilot_raycluster_machine_seconds_total`.
+
 """
 
 SITE_FILES_HEAD = """\
@@ -207,6 +233,7 @@ def reference() -> dict[Path, str]:
         REFERENCE / "site-files.md": site_files_page(),
         REFERENCE / "queue-file.md": queue_file_page(),
         REFERENCE / "ray-cluster.md": ray_cluster_page(),
+        REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "cli.md": cli_page(),
     }
 
@@ -294,6 +321,16 @@ def ray_cluster_page() -> str:
     """Every key of the document RayCluster, a table per section, and its parameters."""
     keys = _keys_of_file(RAY_CLUSTER, RayClusterSection, "")
     return "\n".join([RAY_CLUSTER_HEAD, "## Keys\n", *keys, PARAMETERS_HEAD, *_parameters()])
+
+
+def metrics_page() -> str:
+    """Every metric of declared Ray clusters."""
+    rows = ["| metric | kind | labels | value |", "|---|---|---|---|"]
+    for each in METRICS:
+        labels = ", ".join(f"`{name}`" for name in each.labels) or "none"
+        rows.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
+    buckets = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
+    return "\n".join([METRICS_HEAD.format(buckets=buckets, idle_s=f"{IDLE_S:g}"), *rows, ""])
 
 
 def _parameters() -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The processes of a site that keep its Ray clusters: the lifecycle manager and the autoscaler.
 
 `serve` starts both and starts again what ends, so that neither depends on the other. They end with
-it, however it ends: each reads from a pipe that only `serve` holds open. Machines go on.
+it, however it ends: each reads from a pipe that only `serve` holds open. Machines go on. A third
+one tells metrics, if it is asked for.
 
 A command that has a Ray cluster of its own has another lifecycle manager, which ends the cluster
 when that pipe does.
@@ -30,7 +31,7 @@ from ..ray import private_ray
 from .declarations.store import RayClusterStore
 
 MODULE = "fedpilot.fabric.ray_clusters.processes"
-MANAGER, AUTOSCALER = "lifecycle-manager", "autoscaler"
+MANAGER, AUTOSCALER, METRICS = "lifecycle-manager", "autoscaler", "metrics"
 OWN_MANAGER = "own-lifecycle-manager"
 KEEPER = "keeper"
 """Starts the first two, and starts again what ends, for a process that has more to do."""
@@ -41,15 +42,31 @@ GRACE_S = 10.0
 log = logging.getLogger(__name__)
 
 
-def serve(store: Path, *, decides: str = "", autoscales: bool = True) -> None:
+def serve(
+    store: Path,
+    *,
+    decides: str = "",
+    autoscales: bool = True,
+    metrics_file: Path | None = None,
+    metrics_at: tuple[str, int] | None = None,
+) -> None:
     """Keep all clusters of a store as declared, until SIGINT or SIGTERM.
 
-    `decides` names a function in the place of `autoscale`, as `module:function`. SpecError.
+    `decides` names a function in the place of `autoscale`, as `module:function`. Metrics are in a
+    file, at a host and port, in both, or nowhere. SpecError.
     """
+    from .metrics.exporter import check_outlets
+
     _decision(decides)
+    check_outlets(metrics_file, metrics_at)
+    commands = _commands(store, decides, autoscales=autoscales)
+    if metrics_file is not None or metrics_at is not None:
+        outlets = [f"--file={metrics_file.absolute()}"] if metrics_file is not None else []
+        outlets += ["--host", metrics_at[0], f"--port={metrics_at[1]}"] if metrics_at else []
+        commands[METRICS] = [METRICS, str(store), *outlets]
     _log()
     with suppress(asyncio.CancelledError):
-        asyncio.run(_until_told(_supervise(_commands(store, decides, autoscales=autoscales))))
+        asyncio.run(_until_told(_supervise(commands)))
 
 
 def _commands(store: Path, decides: str = "", *, autoscales: bool = True) -> dict[str, list[str]]:
@@ -102,9 +119,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=[MANAGER, AUTOSCALER, OWN_MANAGER, KEEPER])
+    parser.add_argument("role", choices=[MANAGER, AUTOSCALER, METRICS, OWN_MANAGER, KEEPER])
     parser.add_argument("store", type=Path)
     parser.add_argument("decides", nargs="?", default="")
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--host", default="")
+    parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args(arguments)
     _log()
     try:
@@ -114,6 +134,7 @@ def main(arguments: Sequence[str]) -> int:
                 AUTOSCALER: lambda: _autoscaler(store, given.decides),
                 OWN_MANAGER: lambda: _until_all_are_deleted(store),
                 KEEPER: lambda: _supervise(_commands(given.store)),
+                METRICS: lambda: _metrics(store, given.file, given.host, given.port),
             }
             asyncio.run(_until_told(running[given.role](), alone=False))
     except FabricError as error:
@@ -166,6 +187,14 @@ def _autoscaler(store: RayClusterStore, decides: str) -> Coroutine[Any, Any, Non
     from .autoscaler.autoscaler import RayClusterAutoscaler
 
     return RayClusterAutoscaler(store=store, nodes_at=RayNodes, decide=_decision(decides)).run()
+
+
+def _metrics(
+    store: RayClusterStore, file: Path | None, host: str, port: int
+) -> Coroutine[Any, Any, None]:
+    from .metrics.exporter import RayClusterMetrics
+
+    return RayClusterMetrics(store=store).run(file, (host, port) if host else None)
 
 
 def _decision(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Protocol
 from fedpilot.common.strict_yaml.errors import printable
 
 from ...core.ray_clusters.declaration import DeclaredRayCluster, MachineName
+from ...core.ray_clusters.metering import IDLE_S
 from ...core.ray_clusters.operated import (
     ABSENT,
     OperatedDeclaration,
@@ -31,7 +33,7 @@ from ...errors import ClusterRefuses, ClusterUnreachable, FabricError
 from ...ray.connection import address_of_this_machine
 from ...ray.control_plane.ray_nodes import RayNode, RayView
 from ...spec.ray_cluster.document import RayClusterDocument
-from .observed import counts_of, machines_of, seen_of
+from .observed import counts_of, group_of, machines_of, seen_of
 
 TOKEN_KEY = "`spec.fedpilot.tokenFile`"
 LONGEST = 300
@@ -137,6 +139,13 @@ class ExistingRayCluster:
     def counts(self) -> Mapping[str, int]:
         """How many machines it had when it was last seen, by group."""
         return counts_of(self._seen or ())
+
+    @property
+    def idle(self) -> Mapping[str, int]:
+        """How many of its machines have no work, by group."""
+        there = () if self._is_away else self._seen or ()
+        idle = Counter(group_of(node) for node in there if node.idle_s >= IDLE_S)
+        return {group_of(node): idle[group_of(node)] for node in there}
 
     @property
     def lacks(self) -> str:

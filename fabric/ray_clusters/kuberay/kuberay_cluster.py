@@ -117,6 +117,11 @@ class KubeRayCluster:
         return autoscaled_counts(self._live) if self.kuberay.autoscaled else {}
 
     @property
+    def idle(self) -> Mapping[str, int]:
+        """Unknown: pods do not tell it."""
+        return {}
+
+    @property
     def lacks(self) -> str:
         """Why something of it cannot be shown; empty if all can."""
         return self._lacks

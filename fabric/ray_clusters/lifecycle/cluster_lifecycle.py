@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, MachineName
+from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, GroupName, MachineName
 from ...core.ray_clusters.lifecycle import (
     DrainMachine,
     LifecycleAction,
@@ -28,6 +28,7 @@ from ...core.ray_clusters.lifecycle import (
     turn,
 )
 from ...core.ray_clusters.machines import MachinePlace, MachineRecord, MachineState, Sighting
+from ...core.ray_clusters.metering import IDLE_S
 from ...core.records import MachineId
 from ...errors import ClusterUnreachable, FabricError, ProviderFailed
 from ...ray.control_plane.ray_nodes import RayNode, RayView
@@ -345,6 +346,16 @@ class ClusterLifecycle:
 
     # -- telling -----------------------------------------------------------------------------------
 
+    def _idle(self, group: GroupName) -> int:
+        """How many ready machines of a group have no work."""
+        nodes = self._seen_nodes
+        mine = [
+            each.name
+            for each in self._memory.machines
+            if each.group == group and each.name in nodes and each.state is MachineState.READY
+        ]
+        return sum(nodes[name].idle_s >= IDLE_S for name in mine)
+
     def _status(self, found: LifecycleTurn) -> dict[str, Any]:
         """What has become of the cluster, as JSON values."""
         machines = found.memory.machines
@@ -356,6 +367,7 @@ class ClusterLifecycle:
                     for state in MachineState
                     if state is not MachineState.GONE
                 },
+                **({"idle": self._idle(each.name)} if self._answers else {}),
                 "given_up": each.name in found.given_up,
                 "reason": found.reasons.get(each.name, ""),
             }

@@ -67,6 +67,10 @@ class OperatedResource(Protocol):
         """How many machines the operator has decided on, by group; also of groups of its own."""
 
     @property
+    def idle(self) -> Mapping[str, int]:
+        """How many ready machines have no work, by group; without groups where it is unknown."""
+
+    @property
     def lacks(self) -> str:
         """Why something of it cannot be shown."""
 
@@ -266,6 +270,8 @@ class OperatedCluster:
         }
         if not mine and isinstance(view.resource, SeenResource):
             counts["ready"] = self._told_ready(group, view.resource)
+        if group.name in self.resource.idle:
+            counts["idle"] = self.resource.idle[group.name]
         off = self.declared.suspended or found.state is RayClusterState.DELETING
         return {"wanted": 0 if off else wanted, **counts, "given_up": False, "reason": ""}
 

@@ -208,3 +208,10 @@ def test_env_needs_a_head(site: FakeSite, file: Path) -> None:
     done = run(site, "env", "demo")
     assert done.exit_code == 3
     assert "its head has not started" in done.stderr
+
+
+@pytest.mark.parametrize("listen", ["", "x", ":1", "a:0", "a:65536", "1" * 5000])
+def test_serve_refuses_what_is_no_address(site: FakeSite, listen: str) -> None:
+    done = run(site, "serve", "--metrics-listen", listen)
+    assert done.exit_code == 2
+    assert "--metrics-listen is PORT or HOST:PORT" in done.stderr

@@ -1,4 +1,4 @@
-"""The two processes of `raycluster serve`: neither needs the other, and both end with it."""
+"""The processes of `raycluster serve`: neither needs the other, and all end with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedpilot.fabric.ray_clusters.declarations.documents import AUTOSCALER, LIFE
 from fedpilot.fabric.ray_clusters.declarations.records import RoleName
 from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
 from fedpilot.fabric.ray_clusters.processes import serve
+from real_ray import free_port
 
 PATIENCE_S = 120.0
 
@@ -92,6 +94,37 @@ def test_without_an_autoscaler_there_is_the_manager_alone(tmp_path: Path) -> Non
         serving.process.terminate()
         serving.process.wait(PATIENCE_S)
         serving.store.close()
+
+
+@pytest.mark.slow
+def test_metrics_are_in_a_file_and_at_an_address_and_end_with_it(tmp_path: Path) -> None:
+    file, port = tmp_path / "rays.prom", free_port()
+    outlets = ["--metrics-file", str(file), "--metrics-listen", str(port)]
+    serving = Serving(tmp_path, "--no-autoscaler", *outlets)
+    try:
+        until(lambda: file.exists() and "fedpilot_raycluster_managed 1\n" in file.read_text())
+        until(lambda: b"fedpilot_raycluster_managed 1\n" in told_at(port))
+    finally:
+        serving.process.kill()
+        serving.process.wait(PATIENCE_S)
+        serving.store.close()
+    until(lambda: not told_at(port))
+    assert [each.name for each in tmp_path.glob("*.tmp")] == []
+
+
+def told_at(port: int) -> bytes:
+    """The metrics at a port; nothing if nothing listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            return bytes(answer.read())
+    except OSError:
+        return b""
+
+
+def test_an_outlet_of_metrics_that_cannot_be_used_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="--metrics-file"):
+        serve(tmp_path / "declared.sqlite", metrics_file=tmp_path / "gone" / "rays.prom")
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["no_such_module:decide", "json:no_such_function", "json"])
