@@ -74,7 +74,8 @@ def run(
 
     COMMAND runs on this computer, with RAY_ADDRESS, RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH of the
     cluster: `ray.init()` in it needs no arguments. The cluster is no other command's, and is ended
-    however this one ends. It grows and shrinks as FILE allows.
+    however this one ends. It grows and shrinks as FILE allows. A Ray of the provider `existing` is
+    there already, and goes on.
 
     \b
     Examples:

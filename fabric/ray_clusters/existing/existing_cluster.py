@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -144,8 +143,10 @@ class ExistingRayCluster:
     def idle(self) -> Mapping[str, int]:
         """How many of its machines have no work, by group."""
         there = () if self._is_away else self._seen or ()
-        idle = Counter(group_of(node) for node in there if node.idle_s >= IDLE_S)
-        return {group_of(node): idle[group_of(node)] for node in there}
+        idle = {group_of(node): 0 for node in there}
+        for node in there:
+            idle[group_of(node)] += not node.draining and node.idle_s >= IDLE_S
+        return idle
 
     @property
     def lacks(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from existing_site import ADDRESS, ExistingSite, FakeRay, existing, living
 from fake_site import managed
+from fedpilot.fabric.core.ray_clusters.metering import IDLE_S
 from fedpilot.fabric.core.ray_clusters.operated import ResourceWrite
 from fedpilot.fabric.errors import FabricError
 from fedpilot.fabric.ray_clusters.declarations.documents import environment_of
@@ -74,6 +75,22 @@ class TestSeen:
                 "Ray gives it no new work",
             ]
             assert site.wait().reached, "no number of machines is declared"
+
+        tell(told)
+
+    def test_machines_without_work_are_counted(self, tell: Tell) -> None:
+        async def told(site: ExistingSite) -> None:
+            head, worker = site.ray.nodes
+            idle, leaving = living("i"), replace(living("l"), draining=True)
+            site.ray.nodes = [
+                replace(head, idle_s=IDLE_S / 2),
+                worker,
+                *(replace(each, idle_s=2 * IDLE_S) for each in (idle, leaving)),
+            ]
+            site.apply(existing())
+            await site.ready()
+            counts = {name: group["idle"] for name, group in site.now["groups"].items()}
+            assert counts == {"headgroup": 0, "workers": 1}
 
         tell(told)
 

@@ -14,6 +14,7 @@ from fedpilot.fabric.core.ray_clusters.declaration import RayClusterName
 from fedpilot.fabric.errors import SpecError
 from fedpilot.fabric.ray_clusters.declarations.records import UNDECLARED
 from fedpilot.fabric.ray_clusters.declarations.waiting import wait_of
+from fedpilot.fabric.ray_clusters.metrics import listener
 from fedpilot.fabric.ray_clusters.metrics.exporter import RayClusterMetrics, check_outlets
 from fedpilot.fabric.ray_clusters.metrics.listener import LONGEST, listening
 from fedpilot.fabric.spec.ray_cluster.reading import ray_cluster_of
@@ -104,6 +105,21 @@ def test_callers_who_hang_up_or_say_nothing_stop_no_other() -> None:
             assert b"a 1" in await answered(port, b"GET /metrics HTTP/1.0\r\n\r\n")
             for _, writer in silent:
                 writer.close()
+
+    asyncio.run(told())
+
+
+def test_too_many_callers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST_CALLERS", 1)
+
+    async def told() -> None:
+        async with listening("127.0.0.1", 0, lambda: "a 1\n") as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            while await answered(port, b""):
+                pass
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert b"a 1" in await reader.read()
+            writer.close()
 
     asyncio.run(told())
 
