@@ -106,8 +106,8 @@ POLICY = click.option(
     metavar="FILE",
     type=_FILE,
     help="Instead of --ray-address: the agent starts the Ray cluster that FILE declares, and keeps "
-    "it as declared. Its machines go on when the agent ends. A Ray of the provider `existing` is only "
-    "used.",
+    "it as declared. Its machines go on when the agent ends. A Ray of the provider `existing` is "
+    "only used.",
 )
 @click.option(
     "--ray-auth-mode",

@@ -143,7 +143,7 @@ class ExistingRayCluster:
     def idle(self) -> Mapping[str, int]:
         """How many of its machines have no work, by group."""
         there = () if self._is_away else self._seen or ()
-        idle = {group_of(node): 0 for node in there}
+        idle: dict[str, int] = {group_of(node): 0 for node in there}
         for node in there:
             idle[group_of(node)] += not node.draining and node.idle_s >= IDLE_S
         return idle

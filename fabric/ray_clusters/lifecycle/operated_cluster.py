@@ -240,10 +240,10 @@ class OperatedCluster:
         reason = found.reason
         if not reason and self.resource.lacks:
             reason = self.resource.lacks
-        groups = {each.name: each for each in self.declared.groups}
+        groups: dict[str, MachineGroup] = {each.name: each for each in self.declared.groups}
         groups |= {
             name: MachineGroup(name=GroupName(name))
-            for name in self.resource.counts.keys() - groups.keys()
+            for name in sorted(self.resource.counts.keys() - groups.keys())
         }
         return {
             "revision": self.revision,
