@@ -79,7 +79,12 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
     )
 
 
-USUAL = {"evaluation.nodes": "sampled", "graph.adapt_every": ADAPT_EVERY}
+USUAL = {
+    "evaluation.nodes": "sampled",
+    "graph.adapt_every": ADAPT_EVERY,
+    "training.nesterov": False,
+    "training.proximal_mu": 0.0,
+}
 """Values that a key has if it is left out, and that count as if it were."""
 
 

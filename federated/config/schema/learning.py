@@ -267,8 +267,13 @@ class Training(Section):
     """Local step size."""
     momentum: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0
     """Momentum of `sgd`."""
+    nesterov: bool = False
+    """Whether the momentum of `sgd` is Nesterov's."""
     weight_decay: NonNegativeFloat = 0.0
     """L2 penalty (decoupled for `adamw`)."""
+    proximal_mu: NonNegativeFloat = 0.0
+    """FedProx (Li et al. 2020): each step also pulls a client towards the model with which it began
+    the round, by `proximal_mu` times the distance; 0 is plain training."""
     loss_function: str = "cross_entropy"
     """`cross_entropy`, or your own `module:function` of (outputs, labels) that returns a mean."""
     shuffle: bool = True
@@ -309,11 +314,23 @@ class Training(Section):
                 found=f"`execution: {self.execution}` with your own `loss_function`",
                 allowed="`auto` or `sequential`: your loss sees one client's batch at a time",
             )
+        if self.client_update is not None and self.proximal_mu:
+            yield Conflict(
+                key="proximal_mu",
+                found=f"`proximal_mu: {self.proximal_mu:g}` with `client_update`",
+                allowed="one of the two: your own code takes its own steps",
+            )
         if self.momentum and self.optimizer != "sgd":
             yield Conflict(
                 key="momentum",
                 found=f"`momentum: {self.momentum:g}` with `optimizer: {self.optimizer}`",
                 allowed="`optimizer: sgd`, or no momentum",
+            )
+        if self.nesterov and not self.momentum:
+            yield Conflict(
+                key="nesterov",
+                found="`nesterov: true` without `momentum`",
+                allowed="a `momentum` above 0, with `optimizer: sgd`",
             )
 
 

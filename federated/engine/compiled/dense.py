@@ -18,9 +18,9 @@ NONE, RELU, TANH, SIGMOID = range(4)
 """Activations of a layer's outputs."""
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION = range(5)
 """Columns of the table of layers; the middle two are offsets in a client's weights."""
-PLAIN, MOMENTUM, ADAM, ADAMW = range(4)
-RATE, DECAY, KEPT, BETA1, BETA2, EPS = range(6)
-"""Indices of their constants; `KEPT` is the momentum."""
+PLAIN, MOMENTUM, NESTEROV, ADAM, ADAMW = range(5)
+RATE, DECAY, KEPT, BETA1, BETA2, EPS, PROXIMAL = range(7)
+"""Indices of their constants; `KEPT` is the momentum, `PROXIMAL` the mu of FedProx."""
 
 
 @fast
@@ -48,8 +48,10 @@ def train_clients(  # type: ignore[no-untyped-def]
     into, rate = gradient, x.dtype.type(1)
     if rule == PLAIN:  # a step is no more than rate x gradient
         into, rate = weights, x.dtype.type(-constants[RATE])
+    pull = rate * x.dtype.type(constants[PROXIMAL])
     for client in range(len(sizes)):
-        _copy(models[min(client, len(models) - 1)], weights)
+        origin = models[min(client, len(models) - 1)]
+        _copy(origin, weights)
         if rule != PLAIN:
             _clear(first)
             _clear(second)
@@ -75,9 +77,13 @@ def train_clients(  # type: ignore[no-untyped-def]
                     losses[client] += loss
                 if rule != PLAIN:
                     _clear(gradient)
-                _backward(layers, weights, into, rate, values, moved, before, padded)
+                _backward(
+                    layers, weights, origin, into, rate, pull, values, moved, before, padded
+                )
                 step += 1
-                if rule != PLAIN:
+                if rule == NESTEROV:
+                    _move_ahead(weights, gradient, first, constants)
+                elif rule != PLAIN:
                     _move(weights, gradient, first, second, step, rule, constants)
                 start += count
         _keep(layers, weights, client, len(trained) // models.shape[1], trained)
@@ -209,8 +215,13 @@ def _cross_entropy(logits, labels, slopes):  # type: ignore[no-untyped-def]
 
 
 @fast
-def _backward(layers, weights, into, rate, values, moved, before, count):  # type: ignore[no-untyped-def]
-    """Add `rate` times the gradient to `into`, which may be the weights themselves."""
+def _backward(  # type: ignore[no-untyped-def]
+    layers, weights, origin, into, rate, pull, values, moved, before, count
+):
+    """Add `rate` times the gradient to `into`, which may be the weights themselves.
+
+    FedProx's part of it is `pull` times the distance of the weights from their origin.
+    """
     for layer in range(len(layers) - 1, -1, -1):
         inputs, outputs = layers[layer, INPUTS], layers[layer, OUTPUTS]
         at, bias = layers[layer, WEIGHT], layers[layer, BIAS]
@@ -221,6 +232,12 @@ def _backward(layers, weights, into, rate, values, moved, before, count):  # typ
             weight = weights[at : at + outputs * inputs].reshape(outputs, inputs)
             _back(slopes, weight, back)
             _slope(back, x, layers[layer - 1, ACTIVATION])
+        if pull != 0:
+            end = at + outputs * inputs
+            _pull(into[at:end], weights[at:end], origin[at:end], pull)
+            if bias >= 0:
+                end = bias + outputs
+                _pull(into[bias:end], weights[bias:end], origin[bias:end], pull)
         _scale(slopes.reshape(-1), rate)
         target = into[at : at + outputs * inputs].reshape(outputs, inputs)
         _add_products(slopes, x, target)
@@ -255,6 +272,12 @@ def _back(slopes, weight, out):  # type: ignore[no-untyped-def]
             for i in range(inputs):
                 out[s, i] += f0 * weight[j, i]
             j += 1
+
+
+@fast
+def _pull(into, weights, origin, pull):  # type: ignore[no-untyped-def]
+    for i in range(len(into)):
+        into[i] += pull * (weights[i] - origin[i])
 
 
 @fast
@@ -308,3 +331,14 @@ def _move(weights, gradient, first, second, step, rule, constants):  # type: ign
         first[i] += rest1 * (slope - first[i])
         second[i] = keep2 * second[i] + rest2 * slope * slope
         weights[i] -= size * first[i] / (math.sqrt(second[i]) / root + eps)
+
+
+@fast
+def _move_ahead(weights, gradient, velocity, constants):  # type: ignore[no-untyped-def]
+    """One step of `torch.optim.SGD` with Nesterov's momentum."""
+    real = weights.dtype.type
+    rate, decay, kept = real(constants[RATE]), real(constants[DECAY]), real(constants[KEPT])
+    for i in range(len(weights)):
+        slope = gradient[i] + decay * weights[i]
+        velocity[i] = kept * velocity[i] + slope
+        weights[i] -= rate * (slope + kept * velocity[i])

@@ -14,7 +14,7 @@ import torch
 from ...config.schema import Training
 from ...core.state import State
 from ..stacking import NotStackable
-from ..training.optimizers import LocalOptimizer, fused_rate
+from ..training.optimizers import LocalOptimizer
 from ..training.samples import Chunk, Samples
 from ..training.training import Start, Trained
 from . import dense
@@ -67,13 +67,12 @@ class CompiledTrainer:
         }
         self._room = torch.zeros((4, -(-size // 16) * 16), dtype=dtype).numpy()
         rules = {"adam": dense.ADAM, "adamw": dense.ADAMW}
-        plain = dense.PLAIN if fused_rate(training) is not None else dense.MOMENTUM
-        self._rule = rules.get(training.optimizer, plain)
+        self._rule = rules.get(training.optimizer, _rule_of_sgd(training))
         optimizer = LocalOptimizer
         self._constants = np.array(
             [
                 *(training.learning_rate, training.weight_decay, training.momentum),
-                *(optimizer.BETA1, optimizer.BETA2, optimizer.EPS),
+                *(optimizer.BETA1, optimizer.BETA2, optimizer.EPS, training.proximal_mu),
             ],
             dtype=np.float64,
         )
@@ -122,3 +121,9 @@ class CompiledTrainer:
         for epoch, order in enumerate(orders):
             order[...] = self._samples.positions(chunk, round_number, epoch, largest)
         return orders
+
+
+def _rule_of_sgd(training: Training) -> int:
+    if training.nesterov:
+        return dense.NESTEROV
+    return dense.MOMENTUM if training.momentum or training.weight_decay else dense.PLAIN

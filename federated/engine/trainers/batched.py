@@ -119,7 +119,7 @@ class BatchedTrainer:
                 rows[count:] = rows[:1]
         if stacked.random:
             self._seed_rows(chunk, round_number)
-        self._optimizer.begin()
+        self._optimizer.begin({name: rows[:count] for name, rows in stacked.rows.items()})
         epochs = self._training.number_of_epochs
         steps = -(-chunk.sizes // batch)
         longest = int(steps.max(initial=0))

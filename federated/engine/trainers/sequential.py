@@ -119,7 +119,7 @@ class SequentialTrainer:
         resident = self._resident
         module, loss_of, trained = resident.module, resident.loss, resident.trained
         parameters = list(trained.values())
-        self._optimizer.begin()
+        self._optimizer.begin(trained)
         losses: list[Tensor] = []
         sizes: list[int] = []
         for positions in epochs:

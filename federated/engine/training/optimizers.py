@@ -18,14 +18,17 @@ from ...config.schema import Training
 
 def fused_rate(training: Training) -> float | None:
     """The learning rate for plain SGD, whose step is rate x gradient; otherwise None."""
-    plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
+    plain = training.optimizer == "sgd" and not (
+        training.momentum or training.weight_decay or training.proximal_mu
+    )
     return training.learning_rate if plain else None
 
 
 class LocalOptimizer:
     """Moves named tensors by their gradients; `begin` clears its memory.
 
-    From step to step a tensor may lose rows at its end (clients that are done), and its memory with
+    With `proximal_mu` the gradients are FedProx's: each has the pull towards where the tensor began
+    (Li et al. 2020, "Federated optimization in heterogeneous networks"). From step to step a tensor may lose rows at its end (clients that are done), and its memory with
     it. Tensors without a gradient stay as they are, as in `torch.optim`.
     """
 
@@ -37,10 +40,14 @@ class LocalOptimizer:
         """Momentum, or Adam's first moment."""
         self._second: dict[str, Tensor] = {}
         self._steps: dict[str, Tensor] = {}
+        self._origin: dict[str, Tensor] = {}
+        """With `proximal_mu`: the tensors as they began."""
 
-    def begin(self) -> None:
-        """Clear the memory of earlier steps."""
+    def begin(self, tensors: Mapping[str, Tensor]) -> None:
+        """Clear the memory of earlier steps; the tensors begin where they are."""
         self._first, self._second, self._steps = {}, {}, {}
+        if self._training.proximal_mu:
+            self._origin = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     def step(self, tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:
         """Move the tensors in place by their gradients."""
@@ -49,10 +56,25 @@ class LocalOptimizer:
             return
         moved = [tensors[name].detach() for name in reached]
         with torch.no_grad():
+            if self._training.proximal_mu:
+                reached = self._pulled(moved, reached)
             if self._training.optimizer == "sgd":
                 self._sgd(list(reached), moved, list(reached.values()))
             else:
                 self._adam(list(reached), moved, list(reached.values()))
+
+    def _pulled(self, moved: list[Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradients, each with the pull back to where its tensor began."""
+        mu = self._training.proximal_mu
+        return {
+            name: gradient.add(tensor - self._rows(name, tensor), alpha=mu)
+            for (name, gradient), tensor in zip(gradients.items(), moved, strict=True)
+        }
+
+    def _rows(self, name: str, tensor: Tensor) -> Tensor:
+        """Where the rows began that a tensor still has."""
+        origin = self._origin[name]
+        return origin[: len(tensor)] if tensor.ndim else origin
 
     def _sgd(self, names: list[str], moved: list[Tensor], gradients: list[Tensor]) -> None:
         velocities: list[Tensor | None] = [
@@ -69,7 +91,7 @@ class LocalOptimizer:
             momentum=self._training.momentum,
             lr=self._training.learning_rate,
             dampening=0.0,
-            nesterov=False,
+            nesterov=self._training.nesterov,
             maximize=False,
         )
         if self._training.momentum:

@@ -96,7 +96,8 @@ def rule_of(training: Training) -> str:
     """The optimizer's kind, as the cost model names it."""
     if training.optimizer != "sgd":
         return "adam"
-    return "momentum" if training.momentum or training.weight_decay else "plain"
+    moved_once = training.momentum or training.weight_decay or training.proximal_mu
+    return "momentum" if moved_once else "plain"
 
 
 def _company(config: RunConfig, inputs: RunInputs) -> int:

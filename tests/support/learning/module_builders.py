@@ -17,10 +17,13 @@ TOTAL = sum(SIZES)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
     "momentum": {
-        "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.01
+        "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.01,
+        "nesterov": True,
     },
     "adam": {"optimizer": "adam", "learning_rate": 0.01},
-    "adamw": {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
+    "adamw, proximal": {
+        "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "proximal_mu": 0.5
+    },
 }  # fmt: skip
 
 Make = Callable[[], nn.Module]

@@ -107,9 +107,15 @@ TRAINED = [
 ]
 OPTIMIZERS = [
     pytest.param({"optimizer": "sgd"}, id="sgd"),
-    pytest.param({"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01}, id="momentum"),
+    pytest.param(
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+        id="momentum",
+    ),
     pytest.param({"optimizer": "adam", "learning_rate": 0.01}, id="adam"),
-    pytest.param({"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1}, id="adamw"),
+    pytest.param(
+        {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "proximal_mu": 0.5},
+        id="adamw, proximal",
+    ),
 ]
 LARGE, OTHER, SMALL = 0, 1, 2
 SIZES = (23, 23, 8)

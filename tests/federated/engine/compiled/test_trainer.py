@@ -28,6 +28,7 @@ COMPILED = ExecutionKind.COMPILED
 
 OPTIMIZERS = module_builders.OPTIMIZERS | {
     "only momentum": {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.5},
+    "only proximal": {"optimizer": "sgd", "learning_rate": 0.05, "proximal_mu": 0.5},
     "only weight decay": {"optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.1},
     "adam with weight decay": {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.1},
 }
@@ -216,7 +217,7 @@ def test_samples_stay_in_their_order_where_they_are_not_shuffled() -> None:
 
 
 def test_a_client_without_samples_stays_where_it_began() -> None:
-    clients = CASES["mlp"].clients(**OPTIMIZERS["adamw"])
+    clients = CASES["mlp"].clients(**OPTIMIZERS["adamw, proximal"])
     empty = SIZES.index(0)
     for asked in ([empty], [0, empty], [empty, 0]):
         found = clients.train(asked, kind=COMPILED)[empty]

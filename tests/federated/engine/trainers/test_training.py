@@ -155,16 +155,42 @@ def test_training_is_what_pytorchs_own_optimizer_does(training: dict[str, Any]) 
     module = dense()
     options = {"lr": settings["learning_rate"], "weight_decay": settings.get("weight_decay", 0.0)}
     if settings["optimizer"] == "sgd":
-        options["momentum"] = settings.get("momentum", 0.0)
+        options |= {"momentum": settings.get("momentum", 0.0)}
+        options |= {"nesterov": settings.get("nesterov", False)}
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     optimizer = kinds[settings["optimizer"]](module.parameters(), **options)
+    began = [parameter.detach().clone() for parameter in module.parameters()]
     for _ in range(3):
         for start in range(0, 10, 4):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(module(x[start : start + 4]), y[start : start + 4])
             loss.backward()
+            if mu := settings.get("proximal_mu"):
+                for parameter, origin in zip(module.parameters(), began, strict=True):
+                    parameter.grad.add_(parameter.detach() - origin, alpha=mu)
             optimizer.step()
     assert digest(found) == digest(state_of(module))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proximal_term_is_fedproxs_penalty_of_the_loss(kind: str) -> None:
+    """As Li et al. 2020 write it: half of mu times the squared distance from the round's model."""
+    training = {"learning_rate": 0.2, "batch_size": 4, "number_of_epochs": 3, "shuffle": False}
+    mine = Clients(dense, sizes=(10,), double=True, training={**training, "proximal_mu": 0.7})
+    found = mine.one(kind=kind).state
+    x, y = mine.data_of(0)
+    torch.manual_seed(1)
+    module = dense().double()
+    began = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+    for start in (0, 4, 8) * 3:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(x[start : start + 4]), y[start : start + 4])
+        apart = zip(module.parameters(), began, strict=True)
+        (loss + 0.35 * sum(((now - then) ** 2).sum() for now, then in apart)).backward()
+        optimizer.step()
+    for name, array in state_of(module).items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
