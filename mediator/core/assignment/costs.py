@@ -378,7 +378,8 @@ def phases(load: SiteLoads, prices: Prices, work: RoundWork) -> dict[str, PhaseT
     exchange = {
         Resource.ROUND_TRIPS: asked + told.max(axis=0, initial=0.0),
         Resource.UP: up,
-        Resource.DOWN: down.sum(axis=0),
+        # Bytes first, which are whole: the order of sites must not decide how seconds round.
+        Resource.DOWN: steps * crossing.sum(axis=0) * prices.byte_down,
     }
     return {
         "training": PhaseTimes(training),
