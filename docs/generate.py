@@ -296,8 +296,8 @@ def _default(key: Key) -> str:
     if key.field.is_required():
         return "required"
     if key.section:
-        return "not given" if key.field.get_default() is None else "its defaults"
-    default = key.field.get_default()
+        return "not given" if key.default is None else "its defaults"
+    default = key.default
     if default is None:
         return "not given"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"

@@ -45,6 +45,11 @@ class Key:
         return section_in(get_args(kind)[0]) if get_origin(kind) is list else None
 
     @property
+    def default(self) -> Any:
+        """The value of a key that is left out, as all other keys of its section are."""
+        return self.field.get_default(call_default_factory=True, validated_data={})
+
+    @property
     def meaning(self) -> str:
         """The docstring of the key, or else of its section."""
         section = self.section

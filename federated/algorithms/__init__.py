@@ -2,20 +2,40 @@
 
 from ..config.schema import FederationConfig
 from ..core.algorithm import Algorithm
+from .adaptive import fedadagrad, fedadam, fedyogi
 from .coordinatewise import median, trimmed_mean
 from .fedavg import fedavg
+from .fedavgm import fedavgm
 
-__all__ = ["algorithm_of", "fedavg", "median", "trimmed_mean"]
+__all__ = [
+    "algorithm_of",
+    "fedadagrad",
+    "fedadam",
+    "fedavg",
+    "fedavgm",
+    "fedyogi",
+    "median",
+    "trimmed_mean",
+]
 
 
 def algorithm_of(section: FederationConfig) -> Algorithm:
     """The algorithm that a config names."""
-    rate = section.server_learning_rate
+    rate, betas, tau = section.server_learning_rate, section.betas, section.tau
     match section.aggregation_strategy:
         case (
             "fedavg" | "dpsgd" | "gossip" | "push_sum"
         ):  # on a graph: the mean of the nodes' models
             return fedavg(rate)
+        case "fedavgm":
+            return fedavgm(rate, section.momentum)
+        case "fedadagrad":
+            return fedadagrad(rate, betas[0], tau)
+        case "fedyogi":
+            return fedyogi(rate, betas, tau)
+        case "fedadam":
+            corrected = bool(section.server_bias_correction)
+            return fedadam(rate, betas, tau, bias_correction=corrected)
         case "median":
             return median(rate)
         case "trimmed_mean":

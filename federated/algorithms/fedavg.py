@@ -6,23 +6,11 @@ With a server learning rate other than 1 it is FedSGD's generalisation of Reddi 
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..core.algorithm import Algorithm, ServerState
-from ..core.state import Array, Roles, State, TensorRole
+from ..core.algorithm import Algorithm
+from .server_step import ServerOptimizer, with_optimizer
 
 
 def fedavg(server_learning_rate: float = 1.0) -> Algorithm:
     """FedAvg; `server_learning_rate` scales the mean update of the trained tensors."""
-
-    def apply(
-        model: State, roles: Roles, memory: ServerState, mean: State
-    ) -> tuple[dict[str, Array], ServerState]:
-        new = dict(model)
-        for name, update in mean.items():
-            step = server_learning_rate if roles[name] is TensorRole.TRAINED else 1.0
-            moved = model[name].astype("float64") + step * update
-            new[name] = np.asarray(moved, dtype=model[name].dtype)
-        return new, memory
-
-    return Algorithm("fedavg", lambda _model: {}, apply)
+    optimizer = ServerOptimizer(lambda update, kept: (server_learning_rate * update, kept))
+    return with_optimizer("fedavg", optimizer)

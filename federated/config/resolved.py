@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ from fedpilot.common.strict_yaml.wording import value_in_words
 from fedpilot.common.strict_yaml.writing import written
 
 from .schema import ResourcesConfig, RunConfig
-from .schema.learning import ADAPT_EVERY
+from .schema.learning import ADAPT_EVERY, SERVER_BETAS, SERVER_MOMENTUM, SERVER_TAU
 from .schema.vnode_classes import threads_of
 
 IDENTITY_FORMAT = 2
@@ -79,11 +79,15 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
     )
 
 
-USUAL = {
+USUAL: Mapping[str, Any] = {
     "evaluation.nodes": "sampled",
     "graph.adapt_every": ADAPT_EVERY,
     "training.nesterov": False,
     "training.proximal_mu": 0.0,
+    "federation.server_momentum": SERVER_MOMENTUM,
+    "federation.server_betas": list(SERVER_BETAS),
+    "federation.server_tau": SERVER_TAU,
+    "federation.server_bias_correction": False,
 }
 """Values that a key has if it is left out, and that count as if it were."""
 

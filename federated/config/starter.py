@@ -61,7 +61,7 @@ def _keys(section: Key, given: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}#{key.name}:"
             yield from _keys(key, {}, f"{indent}  ")
         else:
-            default = key.field.get_default()
+            default = key.default
             shown = key.field.examples[0] if default is None and key.field.examples else default
             yield _block(key.name, shown, f"{indent}#")
 

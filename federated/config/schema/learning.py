@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import Field
 
 from fedpilot.common.strict_yaml.schema_problems import Conflict
 from fedpilot.common.strict_yaml.wording import Words
 
 from .values import (
+    BelowOne,
     Fraction,
     NonNegativeFloat,
     Options,
@@ -23,6 +24,23 @@ from .values import (
 
 ADAPT_EVERY = 10
 """Rounds between adaptations of a graph, unless the config says otherwise."""
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
+WEIGHTED_MEANS = ("fedavg", "fedavgm", *ADAPTIVE)
+"""Strategies that need the weighted mean of the updates only."""
+SERVER_MOMENTUM, SERVER_BETAS, SERVER_TAU = 0.9, (0.9, 0.99), 0.001
+"""What server optimizers use if the config leaves it out."""
+SERVER_OPTIONS = {
+    "server_momentum": ("fedavgm",),
+    "server_betas": ADAPTIVE,
+    "server_tau": ADAPTIVE,
+    "server_bias_correction": ("fedadam",),
+}
+"""The options of server optimizers, and the strategies that have them."""
+
+
+def _usual_server_rate(given: dict[str, Any]) -> float:
+    """By the strategy: an adaptive one moves each number by about the rate in a round."""
+    return 0.1 if given.get("aggregation_strategy") in ADAPTIVE else 1.0
 
 
 class Run(Section):
@@ -67,9 +85,20 @@ class FederationConfig(Section):
     """Share of the population sampled for each round, at least one client. Excludes
     `clients_per_round`."""
     aggregation_strategy: Literal[
-        "fedavg", "median", "trimmed_mean", "dpsgd", "gossip", "push_sum"
+        "fedavg",
+        "fedavgm",
+        "fedadam",
+        "fedyogi",
+        "fedadagrad",
+        "median",
+        "trimmed_mean",
+        "dpsgd",
+        "gossip",
+        "push_sum",
     ] = "fedavg"
     """How updates are combined: `fedavg` is their mean, weighted by samples (McMahan et al. 2017).
+    `fedavgm` (Hsu et al. 2019), `fedadam`, `fedyogi` and `fedadagrad` (Reddi et al. 2021) move the
+    model along that mean by an optimizer at the server, with memory from round to round.
     `median` and `trimmed_mean` combine the clients' updates coordinate by coordinate (Yin et al.
     2018), and keep every update of a round in memory. The others are for graphs, where each client
     has a model of its own. `dpsgd` trains each, and then mixes it with those of the client's
@@ -77,8 +106,24 @@ class FederationConfig(Section):
     (Boyd et al. 2006). `push_sum` is `dpsgd` for directed graphs (Assran et al. 2019)."""
     trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
     """For `trimmed_mean` (required): share of the clients to cut off at each end."""
-    server_learning_rate: PositiveFloat = 1.0
-    """Step size of the server along the combined update; 1 is plain FedAvg."""
+    server_learning_rate: PositiveFloat = Field(default_factory=_usual_server_rate)
+    """Step size of the server along the combined update; 1 is plain FedAvg. Left out with
+    `fedadam`, `fedyogi` or `fedadagrad`: 0.1. There it is about how far a number of the model moves
+    in a round, so it is worth a search, from 0.001 to 1."""
+    server_momentum: BelowOne | None = Field(default=None, examples=[SERVER_MOMENTUM])
+    """For `fedavgm`: the share of the last step that the next one repeats; left out, 0.9."""
+    server_betas: Annotated[list[BelowOne], Len(2, 2)] | None = Field(
+        default=None, examples=[list(SERVER_BETAS)]
+    )
+    """For `fedadam`, `fedyogi` and `fedadagrad`: decay of the mean of updates and of the mean of
+    their squares, per round; left out, `[0.9, 0.99]`. `fedadagrad`, which adds squares up, uses the
+    first one only."""
+    server_tau: PositiveFloat | None = Field(default=None, examples=[SERVER_TAU])
+    """For `fedadam`, `fedyogi` and `fedadagrad`: what is added to the root of the squares. A larger
+    one adapts less; left out, 0.001."""
+    server_bias_correction: bool | None = Field(default=None, examples=[True])
+    """For `fedadam`: whether both means are corrected for their start at 0, as in PyTorch's Adam;
+    left out, `false`: squares start at `server_tau` squared, as in the paper."""
     topology: (
         Literal[
             "star",
@@ -110,6 +155,22 @@ class FederationConfig(Section):
     one site, at most 5 % above that proportion, or in turn (`round_robin`). Or your own function
     `module:function` of an `AssignmentProblem` that returns a `Division`. Left out: `locality` on a
     graph, otherwise `capacity`."""
+
+    @property
+    def momentum(self) -> float:
+        """The momentum of the server, in [0, 1)."""
+        return SERVER_MOMENTUM if self.server_momentum is None else self.server_momentum
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """The decays of an adaptive server, in [0, 1)."""
+        first, second = self.server_betas or SERVER_BETAS
+        return first, second
+
+    @property
+    def tau(self) -> float:
+        """What an adaptive server adds to the root of the squares."""
+        return self.server_tau or SERVER_TAU
 
     @property
     def is_graph(self) -> bool:
@@ -144,6 +205,8 @@ class FederationConfig(Section):
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
         yield from self.only_with("trim", "aggregation_strategy", "trimmed_mean")
+        for key, strategies in SERVER_OPTIONS.items():
+            yield from self.only_with(key, "aggregation_strategy", *strategies, required=False)
         population, cohort = self.number_of_clients, self.clients_per_round
         if population is not None and cohort is not None and cohort > population:
             yield Conflict(
@@ -250,7 +313,8 @@ class Model(Section):
     """Keyword arguments of the model, such as `hidden: [128]` for `mlp`."""
     buffers: Literal["average", "keep"] = "average"
     """Floating-point buffers (BatchNorm statistics): `average` combines them by
-    `aggregation_strategy`, without `server_learning_rate`; `keep` keeps their initial values.
+    `aggregation_strategy`, without the server's optimizer and its rate; `keep` keeps their initial
+    values.
     Integer counters become the largest value seen, either way."""
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from fedpilot.common.strict_yaml.schema_problems import Conflict
 
 from .data import Data
-from .learning import Evaluation, FederationConfig, Graph
+from .learning import WEIGHTED_MEANS, Evaluation, FederationConfig, Graph
 from .running import ResourcesConfig, Robustness, SitesConfig
+from .values import any_of
 
 if TYPE_CHECKING:
     from . import RunConfig
@@ -38,11 +39,11 @@ def hierarchy_conflicts(config: RunConfig) -> Iterator[Conflict]:
                 found=f"`{key}` with {topology}, where every group trains in every round",
                 allowed=f"`hierarchy.{key}`, which applies to each group",
             )
-    if federation.aggregation_strategy != "fedavg":
+    if federation.aggregation_strategy not in WEIGHTED_MEANS:
         yield Conflict(
             key="federation.aggregation_strategy",
             found=f"`{federation.aggregation_strategy}` with {topology}, whose groups hand up sums",
-            allowed="`fedavg`",
+            allowed=any_of(WEIGHTED_MEANS),
         )
     if config.training.client_update is not None:
         yield Conflict(
@@ -112,10 +113,9 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
         yield Conflict(
             key="federation.aggregation_strategy",
             found=f"`{federation.aggregation_strategy}` with {topology}",
-            allowed=f"{_or(list(GRAPH_STRATEGIES))}, one of which each graph needs"
+            allowed=f"{any_of(GRAPH_STRATEGIES)}, one of which each graph needs"
             if on_a_graph
-            else f"another one; {_or(list(GRAPH_STRATEGIES))} is for graphs, such as "
-            "`topology: ring`",
+            else f"another one; {any_of(GRAPH_STRATEGIES)} is for graphs, such as `topology: ring`",
         )
     for option, topologies in GRAPH_OPTIONS.items():
         set_, takes = getattr(graph, option) is not None, federation.topology in topologies
@@ -123,7 +123,7 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             yield Conflict(
                 key=f"graph.{option}",
                 found=f"{topology} {'with' if set_ else 'without'} `{option}`",
-                allowed=f"`{option}` with {_or(sorted(topologies))}"
+                allowed=f"`{option}` with {any_of(sorted(topologies))}"
                 if set_
                 else "a value: this topology has no default",
             )
@@ -298,21 +298,17 @@ def reassignment_conflicts(config: RunConfig) -> Iterator[Conflict]:
             yield about(found, key=f"traffic.{name}")
 
 
-def _or(names: list[str]) -> str:
-    *first, last = (f"`{name}`" for name in names)
-    return f"{', '.join(first)} or {last}" if first else last
-
-
 def late_conflicts(config: RunConfig) -> Iterator[Conflict]:
     """The rules about what can be added up late; keys from the top."""
     if config.participation.late_updates == "discard":
         return
     strategy = config.federation.aggregation_strategy
-    if strategy != "fedavg":
+    if strategy not in WEIGHTED_MEANS:
+        means = any_of(WEIGHTED_MEANS)
         yield Conflict(
             key="participation.late_updates",
             found=f"`carry` with `aggregation_strategy: {strategy}`, which is no weighted mean",
-            allowed="`discard`" if config.federation.is_graph else "`discard`, or `fedavg`",
+            allowed="`discard`" if config.federation.is_graph else f"`discard`, or {means}",
         )
     if config.training.client_update is not None:
         yield Conflict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -59,11 +59,18 @@ Positive = Annotated[int, Gt(0)]
 Fraction = Annotated[float, Gt(0.0), Le(1.0)]
 PositiveFloat = Annotated[float, Gt(0.0)]
 NonNegativeFloat = Annotated[float, Ge(0.0)]
+BelowOne = Annotated[float, Ge(0.0), Lt(1.0)]
 Options = Annotated[dict[str, Any], AfterValidator(only_plain)]
 OwnFunction = Annotated[
     str, Field(pattern=r"^[^:\s]+:[^:\s]+$"), Words("your own `module:function`")
 ]
 Bytes = Annotated[int, BeforeValidator(size), Gt(0), Lt(2**63), Words(SIZE_IN_WORDS)]
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Some names as alternatives: `a`, `b` or `c`."""
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 class Section(Strict):
@@ -79,14 +86,20 @@ class Section(Strict):
             raise conflicting(*broken)
         return self
 
-    def only_with(self, key: str, chooser: str, choice: str) -> Iterator[Conflict]:
-        """The rule that `key` is given if and only if `chooser` has the value `choice`."""
+    def only_with(
+        self, key: str, chooser: str, *choices: str, required: bool = True
+    ) -> Iterator[Conflict]:
+        """The rule that `key` is given only if `chooser` has one of these values.
+
+        If it is `required`, it must then be given.
+        """
         chosen, given = getattr(self, chooser), getattr(self, key) is not None
-        if (chosen == choice) != given:
+        if (chosen in choices) != given and (given or required):
+            some = any_of([f"{chooser}: {choices[0]}", *choices[1:]])
             yield Conflict(
                 key=key,
                 found=f"`{chooser}: {chosen}` {'with' if given else 'without'} `{key}`",
-                allowed=f"`{chooser}: {choice}` together with `{key}`",
+                allowed=f"{some} together with `{key}`",
             )
 
     def not_both(self, first: str, second: str) -> Iterator[Conflict]:

@@ -153,7 +153,8 @@ class Coordinator:
         self._client_digests = trained.digests
         total, late = trained.total, trained.late
         update = run.algorithm.combine(total)
-        with np.errstate(over="ignore"):  # _check_finite checks the whole model
+        # _check_finite checks the whole model and the memory
+        with np.errstate(over="ignore", invalid="ignore"):
             state, memory = run.algorithm.apply(model.state, run.roles, model.memory, update)
         for name, largest in total.largest.items():
             state[name] = np.maximum(state[name], largest)
@@ -192,12 +193,15 @@ class Coordinator:
         return _number(consensus_distance(trained.squares, trained.total.clients, moved))
 
     def _check_finite(self, row: Mapping[str, Any], new: GlobalModel) -> None:
-        """Raise ModelNotFinite for a model beyond repair; the one before it stays the last."""
-        name = next((n for n, a in new.state.items() if not np.isfinite(a).all()), None)
-        if name is None and row.get("loss", 0.0) is not None:
+        """Raise ModelNotFinite for a model or a memory beyond repair; the last ones stay."""
+        name = _not_finite(new.state)
+        kept = _not_finite(new.memory)  # squares overflow first, and would stop the model
+        if name is None and kept is None and row.get("loss", 0.0) is not None:
             return
         what = f"{name} is not finite"
-        if name is None:
+        if name is None and kept is not None:
+            what = f"{kept}, in the server's memory, is not finite"
+        elif name is None:
             what = f"its loss is not finite, by the word of {', '.join(self._not_finite_at)}"
         raise ModelNotFinite(new.round_number, what, self._run.limits.blamed())
 
@@ -220,6 +224,11 @@ class Coordinator:
         if budget is not None:
             budget.book(flows)
         self._log.add_traffic(flows, None if budget is None else budget.written)
+
+
+def _not_finite(arrays: State) -> str | None:
+    """The first tensor that has a number that is not finite."""
+    return next((name for name, array in arrays.items() if not np.isfinite(array).all()), None)
 
 
 def _number(value: float) -> float | None:

@@ -35,6 +35,8 @@ AT_SITES = ("federation.number_of_clients=null", "data={from: sites, dataset: sc
 
 CARRIED = ("participation.deadline_s=9", "participation.late_updates=carry")
 
+ADAM = ("federation.aggregation_strategy=fedadam",)
+
 GROUPS = ("federation.topology=hierarchical", "hierarchy={groups: {by: label}}")
 
 NEIGHBORS = ("federation.topology=k_connected", "federation.aggregation_strategy=dpsgd")
@@ -52,6 +54,13 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "federation.aggregation_strategy=trimmed_mean",
         "federation.trim=0.2",
     ),
+    "federation.server_momentum": (
+        "federation.aggregation_strategy=fedavgm",
+        "federation.server_momentum=0.5",
+    ),
+    "federation.server_betas": (*ADAM, "federation.server_betas=[0.5, 0.99]"),
+    "federation.server_tau": (*ADAM, "federation.server_tau=0.1"),
+    "federation.server_bias_correction": (*ADAM, "federation.server_bias_correction=true"),
     "federation.topology": GROUPS,
     "hierarchy": GROUPS,
     "hierarchy.groups.by": (*GROUPS, "hierarchy.groups={by: column, column: ward}"),
@@ -216,6 +225,23 @@ def test_ten_rounds_between_adaptations_are_what_is_left_out() -> None:
     keys = [*NEIGHBORS, "graph={degree: 4, adapt: similar}"]
     said = [*NEIGHBORS, "graph={degree: 4, adapt: similar, adapt_every: 10}"]
     assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, said))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("fedavg", ["server_learning_rate=1"]),
+        ("fedavgm", ["server_learning_rate=1.0", "server_momentum=0.9"]),
+        ("fedyogi", ["server_learning_rate=0.1", "server_betas=[0.9, 0.99]", "server_tau=0.001"]),
+        ("fedadam", ["server_bias_correction=false"]),
+    ],
+)
+def test_what_a_server_optimizer_uses_by_itself_is_what_is_left_out(
+    strategy: str, said: list[str]
+) -> None:
+    keys = [f"federation.aggregation_strategy={strategy}"]
+    more = [*keys, *(f"federation.{each}" for each in said)]
+    assert digest(parse_config(BASE, keys)) == digest(parse_config(BASE, more))
 
 
 def test_a_graph_without_weights_has_the_identity_of_earlier_ones() -> None:

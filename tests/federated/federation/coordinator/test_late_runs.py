@@ -134,15 +134,19 @@ def test_what_is_late_counts_in_the_next_round(links: Links) -> None:
     assert "late" not in without.rows[1]
 
 
-def test_what_was_late_counts_again_when_the_run_is_resumed_and_verified(links: Links) -> None:
-    whole = links.run("whole", ("west", 1), observe=arriving(2))
+@pytest.mark.parametrize("strategy", ["fedavg", "fedadam"])
+def test_what_was_late_counts_again_when_the_run_is_resumed_and_verified(
+    strategy: str, links: Links
+) -> None:
+    by = {"federation__aggregation_strategy": strategy}
+    whole = links.run("whole", ("west", 1), observe=arriving(2), **by)
     stop = raising(KeyboardInterrupt(), "round_finished", round=2)
 
     def observe(event: Event) -> None:
         arriving(2)(event)
         stop(event)
 
-    rare = {"outputs__checkpoint_every": 10}
+    rare: dict[str, Any] = by | {"outputs__checkpoint_every": 10}
     with pytest.raises(KeyboardInterrupt):
         links.run("r", ("west", 1), observe=observe, **rare)
     with links.federation(**rare) as federation:

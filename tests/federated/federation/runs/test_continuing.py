@@ -52,6 +52,7 @@ def gone_on(lab: Lab, done: int, **keys: Any) -> RunResult:
     [
         pytest.param({}, id="plain"),
         pytest.param({"federation__server_learning_rate": 0.5}, id="the server has a rate"),
+        pytest.param({"federation__aggregation_strategy": "fedadam"}, id="the server remembers"),
         pytest.param({"training__client_update": "remembering"}, id="clients remember"),
         pytest.param({"federation__aggregation_strategy": "median"}, id="every update"),
         pytest.param({"evaluation__where": "sites", "evaluation__every": 2}, id="judged at sites"),
