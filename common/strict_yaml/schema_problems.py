@@ -37,6 +37,9 @@ MISSING = object()
 
 UNKNOWN_KEY = "an unknown key"
 
+FOLLOWS = "default_factory_not_called"
+"""Pydantic's error of a key whose default depends on others, one of which has a problem itself."""
+
 UNUSABLE = object()
 """Stands for a value with a problem that was already reported."""
 
@@ -66,6 +69,8 @@ def problems_of(root: SectionType, error: ValidationError, values: Any) -> tuple
     """Every problem that the schema has with `values`, once for each mistake."""
     found: dict[str, Located] = {}
     for details in error.errors(include_url=False):
+        if details["type"] == FOLLOWS:
+            continue
         for path, problem in _problems(root, details, values):
             found.setdefault(problem.key, (path, problem))
     misspelt = {problem.nearest for _, problem in found.values()}

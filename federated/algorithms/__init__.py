@@ -6,6 +6,8 @@ from .adaptive import fedadagrad, fedadam, fedyogi
 from .coordinatewise import median, trimmed_mean
 from .fedavg import fedavg
 from .fedavgm import fedavgm
+from .geometric_median import geometric_median
+from .krum import krum, multi_krum
 
 __all__ = [
     "algorithm_of",
@@ -14,7 +16,10 @@ __all__ = [
     "fedavg",
     "fedavgm",
     "fedyogi",
+    "geometric_median",
+    "krum",
     "median",
+    "multi_krum",
     "trimmed_mean",
 ]
 
@@ -36,6 +41,12 @@ def algorithm_of(section: FederationConfig) -> Algorithm:
         case "fedadam":
             corrected = bool(section.server_bias_correction)
             return fedadam(rate, betas, tau, bias_correction=corrected)
+        case "krum":
+            return krum(section.byzantine_clients or 0, rate)
+        case "multi_krum":
+            return multi_krum(section.byzantine_clients or 0, section.krum_keeps, rate)
+        case "geometric_median":
+            return geometric_median(rate)
         case "median":
             return median(rate)
         case "trimmed_mean":

@@ -1,31 +1,27 @@
 """The coordinate-wise median and trimmed mean: each number of a model is combined by itself.
 
-Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates". Every
-client counts the same, so no client gains weight by claiming more samples. Statistic buffers follow
-the same rule, since averages of them would let an attacker around it.
+Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from ..core.algorithm import Algorithm, Needs
+from ..core.algorithm import Algorithm
 from ..core.state import Array
-from ..core.sums.partial import Partial
-from .fedavg import fedavg
+from .every_update import Moves, with_rule
 
 BLOCK = 1 << 16
 """Numbers sorted at a time, to fit a core's cache."""
 NARROWEST = 64
 
 Floats = npt.NDArray[np.float64]
-Rule = Callable[[Array], Floats]
+OfRows = Callable[[Array], Floats]
 """(coordinates, clients), each row ascending -> one number for each row, in float64."""
 
 
@@ -51,20 +47,16 @@ def cut(trim: float, clients: int) -> int:
     return math.floor(Fraction(repr(trim)) * clients)
 
 
-def _algorithm(name: str, server_learning_rate: float, rule: Rule) -> Algorithm:
-    def combine(partial: Partial) -> dict[str, Array]:
-        return _combined(partial, rule)
-
-    plain = fedavg(server_learning_rate)
-    return replace(plain, name=name, needs=Needs.EVERY_UPDATE, combine=combine)
+def middle(updates: Sequence[Moves]) -> dict[str, Array]:
+    """The coordinate-wise median of some updates, in float64."""
+    return _combined(updates, _middle)
 
 
-def _combined(partial: Partial, rule: Rule) -> dict[str, Array]:
-    if partial.updates is None:
-        raise ValueError("a sum does not say what each client sent")
-    updates = [update.moved for _, update in partial.updates if update.weight]
-    if not updates:
-        return {}
+def _algorithm(name: str, server_learning_rate: float, rule: OfRows) -> Algorithm:
+    return with_rule(name, server_learning_rate, lambda updates: _combined(updates, rule))
+
+
+def _combined(updates: Sequence[Moves], rule: OfRows) -> dict[str, Array]:
     width = max(NARROWEST, BLOCK // len(updates))
     combined = {}
     for name, first in updates[0].items():

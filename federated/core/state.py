@@ -70,6 +70,11 @@ def under(prefix: str, arrays: State) -> dict[str, Array]:
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
+def in_a_row(array: Array) -> Array:
+    """A copy of an array's numbers, (n,), of float32 at least."""
+    return np.array(array, dtype=np.promote_types(array.dtype, np.float32)).reshape(-1)
+
+
 def nbytes(arrays: Iterable[Array]) -> int:
     """Total bytes of the arrays."""
     return sum(array.nbytes for array in arrays)

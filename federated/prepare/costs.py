@@ -13,6 +13,7 @@ from fedpilot.mediator.core.traffic import Budget, Volume
 
 from ..algorithms import algorithm_of
 from ..algorithms.coordinatewise import cut
+from ..algorithms.krum import tolerated
 from ..config.schema import FederationConfig, RunConfig
 from ..core.algorithm import Needs
 from ..core.rounds.round_costs import Costs, Judges, fitting
@@ -71,14 +72,21 @@ def rounds_within(
     return fitting(costs, clients, budget, rounds, lambda n: judges_of(config, n), exchange)
 
 
-def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: int) -> None:
-    """Raise ConfigError if an algorithm has too few clients per round, or too many for memory."""
+def check_aggregation(
+    section: FederationConfig, cohort: int, fewest: int, bytes_of_update: int
+) -> None:
+    """Raise ConfigError if an algorithm has too few clients per round, or too many for memory.
+
+    A round asks `cohort` clients, and closes with `fewest` at least.
+    """
     if section.trim is not None and not cut(section.trim, cohort):
         raise ConfigError.about(
             "federation.trim",
             found=f"{section.trim:g} of {cohort} clients per round, which cuts off none",
             allowed="more clients per round, a larger share, or `median`",
         )
+    if section.byzantine_clients is not None:
+        _check_krum(section, section.byzantine_clients, fewest)
     if algorithm_of(section).needs is Needs.SUM:
         return
     memory, bytes_of_all = machine_memory(), cohort * bytes_of_update
@@ -90,6 +98,27 @@ def check_aggregation(section: FederationConfig, cohort: int, bytes_of_update: i
             f"clients of {in_bytes(bytes_of_update)} are {in_bytes(bytes_of_all)}, more than "
             f"{KEPT_SHARE:.0%} of the {in_bytes(memory)} of memory here",
             allowed=f"`fedavg`, or at most {most:,} clients per round of this model",
+        )
+
+
+def _check_krum(section: FederationConfig, byzantine: int, fewest: int) -> None:
+    """Raise ConfigError if the paper's condition, 2 f + 2 < n, does not hold in every round."""
+    if byzantine > (most := tolerated(fewest)):
+        needed = 2 * byzantine + 3
+        raise ConfigError.about(
+            "federation.byzantine_clients",
+            found=f"{byzantine} of the {fewest:,} clients that a round has at least; "
+            f"`{section.aggregation_strategy}` needs more than 2 x {byzantine} + 2 clients",
+            allowed=(f"at most {most}, or " if most else "")
+            + f"at least {needed:,} clients in every round: `clients_per_round`, and with a "
+            "deadline `participation.quorum`",
+        )
+    if section.krum_keeps is not None and section.krum_keeps > fewest - byzantine:
+        raise ConfigError.about(
+            "federation.krum_keeps",
+            found=f"{section.krum_keeps} of the {fewest:,} clients that a round has at least, "
+            f"{byzantine} of whom may send anything",
+            allowed=f"at most {fewest - byzantine}",
         )
 
 

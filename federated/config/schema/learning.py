@@ -27,6 +27,7 @@ ADAPT_EVERY = 10
 ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
 WEIGHTED_MEANS = ("fedavg", "fedavgm", *ADAPTIVE)
 """Strategies that need the weighted mean of the updates only."""
+KRUMS = ("krum", "multi_krum")
 SERVER_MOMENTUM, SERVER_BETAS, SERVER_TAU = 0.9, (0.9, 0.99), 0.001
 """What server optimizers use if the config leaves it out."""
 SERVER_OPTIONS = {
@@ -92,6 +93,9 @@ class FederationConfig(Section):
         "fedadagrad",
         "median",
         "trimmed_mean",
+        "krum",
+        "multi_krum",
+        "geometric_median",
         "dpsgd",
         "gossip",
         "push_sum",
@@ -100,12 +104,20 @@ class FederationConfig(Section):
     `fedavgm` (Hsu et al. 2019), `fedadam`, `fedyogi` and `fedadagrad` (Reddi et al. 2021) move the
     model along that mean by an optimizer at the server, with memory from round to round.
     `median` and `trimmed_mean` combine the clients' updates coordinate by coordinate (Yin et al.
-    2018), and keep every update of a round in memory. The others are for graphs, where each client
+    2018), `krum` and `multi_krum` choose among them (Blanchard et al. 2017), and `geometric_median`
+    is the point nearest to them all (Pillutla et al. 2022); these five keep every update of a round
+    in memory. The others are for graphs, where each client
     has a model of its own. `dpsgd` trains each, and then mixes it with those of the client's
     neighbors (Lian et al. 2017). `gossip` trains in the first round alone; later rounds only mix
     (Boyd et al. 2006). `push_sum` is `dpsgd` for directed graphs (Assran et al. 2019)."""
     trim: Annotated[float, Gt(0.0), Lt(0.5)] | None = Field(default=None, examples=[0.2])
     """For `trimmed_mean` (required): share of the clients to cut off at each end."""
+    byzantine_clients: Positive | None = Field(default=None, examples=[2])
+    """For `krum` and `multi_krum` (required): clients of a round, f, that may send anything. A
+    round needs more than 2 f + 2 clients."""
+    krum_keeps: Positive | None = Field(default=None, examples=[6])
+    """For `multi_krum`: updates to average, at most all but `byzantine_clients`; left out, these
+    all."""
     server_learning_rate: PositiveFloat = Field(default_factory=_usual_server_rate)
     """Step size of the server along the combined update; 1 is plain FedAvg. Left out with
     `fedadam`, `fedyogi` or `fedadagrad`: 0.1. There it is about how far a number of the model moves
@@ -205,6 +217,10 @@ class FederationConfig(Section):
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.not_both("clients_per_round", "client_sampling_rate")
         yield from self.only_with("trim", "aggregation_strategy", "trimmed_mean")
+        yield from self.only_with("byzantine_clients", "aggregation_strategy", *KRUMS)
+        yield from self.only_with(
+            "krum_keeps", "aggregation_strategy", "multi_krum", required=False
+        )
         for key, strategies in SERVER_OPTIONS.items():
             yield from self.only_with(key, "aggregation_strategy", *strategies, required=False)
         population, cohort = self.number_of_clients, self.clients_per_round

@@ -268,8 +268,8 @@ class Robustness(Section):
     sites that stand out. It always refuses impossible answers."""
 
     max_site_share: Fraction | None = Field(default=None, examples=[0.5])
-    """Share of a round's samples (of its clients, with `median` and `trimmed_mean`) from one site;
-    at least 1 / sites. The limit is not applied while there are too few sites to keep it; see
+    """Share of a round's samples (of its clients, with a strategy that keeps every update) from one
+    site; at least 1 / sites. The limit is not applied while there are too few sites to keep it; see
     `sites.min_sites`."""
     max_update_norm: PositiveFloat | None = Field(default=None, examples=[10.0])
     """Euclidean norm of a site's mean update, over all averaged tensors."""

@@ -10,7 +10,6 @@ stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.execution.kernel import as_written
-from ...core.state import Array, State
+from ...core.state import Array
 from ...core.sums.partial import RANGE_BITS
 from ...core.topology.edges import Nodes
 from ...core.topology.mixing import UNIT, Mixing
@@ -40,30 +39,6 @@ def largest(rows: Array, reference: Array) -> Floats:
     found = np.zeros(len(rows), BITS[rows.itemsize].dtype)
     _largest(rows, reference, BITS[rows.itemsize], found)
     return found.view(rows.dtype).astype(np.float64)
-
-
-def squared_distances(rows: Array, reference: Array, columns: slice = slice(None)) -> Floats:
-    """(k,): the squared Euclidean distance of each row (k, n) to a reference (n,), in float64.
-
-    It is summed in an order that depends on n alone.
-    """
-    squares: Floats = np.zeros(len(rows))
-    begin, _, _ = columns.indices(rows.shape[1])
-    _squares(rows, begin, reference, squares)
-    return squares
-
-
-def squared_distance(one: State, other: State, names: Iterable[str]) -> float:
-    """The squared Euclidean distance of two models, over the tensors of these names."""
-    return math.fsum(
-        float(squared_distances(in_a_row(one[name])[None], in_a_row(other[name]))[0])
-        for name in names
-    )
-
-
-def in_a_row(array: Array) -> Array:
-    """A copy of an array's numbers, (n,), of float32 at least."""
-    return np.array(array, dtype=np.promote_types(array.dtype, np.float32)).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,25 +136,6 @@ def _largest(rows, reference, bits, found):  # type: ignore[no-untyped-def]
             for i in range(len(here)):
                 top = max(top, sizes[i] & every)
             found[node] = top
-
-
-@as_written
-def _squares(rows, first, reference, into):  # type: ignore[no-untyped-def]
-    squares = np.empty(BLOCK, np.float64)
-    for client in range(len(rows)):
-        squares[:] = 0.0
-        for begin in range(0, len(reference), BLOCK):
-            here = reference[begin : begin + BLOCK]
-            row = rows[client, first + begin : first + begin + len(here)]
-            for i in range(len(here)):
-                far = np.float64(row[i]) - np.float64(here[i])
-                squares[i] += far * far
-        half = BLOCK // 2
-        while half:
-            for i in range(half):
-                squares[i] += squares[half + i]
-            half //= 2
-        into[client] = squares[0]
 
 
 @as_written

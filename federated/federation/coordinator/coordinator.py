@@ -187,7 +187,7 @@ class Coordinator:
 
     def _apart(self, trained: RoundTraining, before: State, now: State) -> float | None:
         """How far the clients' models on a graph are from their mean."""
-        from ...engine.compiled.mixing import squared_distance
+        from ...core.sums.distances import squared_distance
 
         moved = squared_distance(before, now, averaged(self._run.roles))
         return _number(consensus_distance(trained.squares, trained.total.clients, moved))

@@ -15,10 +15,11 @@ from ...config.schema import Training
 from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.partitions.bootstrap import bootstrap
 from ...core.state import TensorRole
+from ...core.sums.distances import squared_distances
 from ...core.topology.edges import Edges
 from ...core.topology.mixing import metropolis
 from ...engine.compiled.kernels import are_ready
-from ...engine.compiled.mixing import add_up, largest, mix, squared_distances
+from ...engine.compiled.mixing import add_up, largest, mix
 from ...engine.sums.summing import RunningSum
 from ...engine.trainers.resident import ResidentModule
 from ...engine.trainers.trainer_factory import TrainerFactory

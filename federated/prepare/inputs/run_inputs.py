@@ -19,7 +19,7 @@ from ...core.population.partitions.partition import Int64s, Partition
 from ...core.population.sampling import share
 from ...core.population.vnode_classes import ClientClasses
 from ...core.rounds.exchange_costs import crossing_sizes
-from ...core.rounds.participation import asked
+from ...core.rounds.participation import asked, least
 from ...core.rounds.round_costs import Costs
 from ...core.state import Array, Roles
 from ...core.sums.updates import bytes_of_one
@@ -169,7 +169,8 @@ def inputs_of(
 
 def affordable(config: RunConfig, inputs: RunInputs) -> RunInputs:
     """Check that memory and the traffic budget suffice for a round; ConfigError if not."""
-    check_aggregation(config.federation, inputs.cohort_size, inputs.bytes_of_update)
+    fewest = least(inputs.enough, config.participation.quorum)
+    check_aggregation(config.federation, inputs.cohort_size, fewest, inputs.bytes_of_update)
     check_budget(config, inputs.costs(config))
     return inputs
 

@@ -20,7 +20,8 @@ import numpy as np
 from fedpilot.common.host.machine import usable_cpus
 
 from ...core.population.sampling import Indices
-from ...core.state import Array, State
+from ...core.state import Array, State, in_a_row
+from ...core.sums.distances import squared_distances
 from ...core.sums.partial import RANGE_BITS
 from ...core.topology.mixing import SQUARES_BITS, Mixing
 from ...engine.compiled.mixing import (
@@ -28,10 +29,8 @@ from ...engine.compiled.mixing import (
     Summed,
     add_up,
     bound,
-    in_a_row,
     largest,
     mix,
-    squared_distances,
 )
 from ..states.layouts import PUSH_SUM_WEIGHT, Layout, as_slice
 from ..states.shared_memory import SharedStack, Spill

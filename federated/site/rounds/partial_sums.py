@@ -18,10 +18,10 @@ import numpy as np
 
 from ...core.population.sampling import Indices
 from ...core.population.shares import Share
-from ...core.state import Array, Roles, State, averaged, counters
+from ...core.state import Array, Roles, State, averaged, counters, in_a_row
 from ...core.sums.partial import RANGE_BITS
 from ...core.topology.mixing import Mixing
-from ...engine.compiled.mixing import Floats, Summed, in_a_row
+from ...engine.compiled.mixing import Floats, Summed
 from ..states.layouts import Layout
 from ..states.shared_memory import SharedStack
 from .client_models import add_up_models, column_of

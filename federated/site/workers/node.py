@@ -28,12 +28,12 @@ from ...core.execution.facts import Execution, ExecutionKind
 from ...core.population.groups import Steps
 from ...core.population.sampling import Indices
 from ...core.randomness import Purpose
-from ...core.state import Array, State, TensorRole, averaged
+from ...core.state import Array, State, TensorRole, averaged, in_a_row
 from ...core.sums.partial import Partial, Reference, Tally
 from ...core.topology.mixing import PUSH_SUM_UNIT, push_sum_step
 from ...core.user_code.user_errors import client_failed
 from ...engine.compiled import kernels
-from ...engine.compiled.mixing import in_a_row, largest
+from ...engine.compiled.mixing import largest
 from ...engine.sums.collecting import Collection, Gathering
 from ...engine.sums.summing import RunningSum
 from ...engine.trainers.group_rounds import GroupRounds, GroupStart, Train

@@ -54,6 +54,15 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "federation.aggregation_strategy=trimmed_mean",
         "federation.trim=0.2",
     ),
+    "federation.byzantine_clients": (
+        "federation.aggregation_strategy=krum",
+        "federation.byzantine_clients=2",
+    ),
+    "federation.krum_keeps": (
+        "federation.aggregation_strategy=multi_krum",
+        "federation.byzantine_clients=2",
+        "federation.krum_keeps=9",
+    ),
     "federation.server_momentum": (
         "federation.aggregation_strategy=fedavgm",
         "federation.server_momentum=0.5",

@@ -18,7 +18,7 @@ from fedpilot.federated.core.topology.mixing import (
     metropolis,
     uniform,
 )
-from fedpilot.federated.engine.compiled.mixing import bound, largest, mix, squared_distances
+from fedpilot.federated.engine.compiled.mixing import bound, largest, mix
 from mixings import columns, row
 
 
@@ -120,15 +120,6 @@ def test_the_largest_move_is_found_wherever_it_is(width: int, kind: type, seed: 
     random = np.random.default_rng(seed)
     rows, reference = (random.normal(size=shape).astype(kind) for shape in ((3, width), width))
     assert largest(rows, reference).tolist() == np.abs(rows - reference).max(axis=1).tolist()
-
-
-@given(st.integers(1, 3000), st.integers(0, 99))
-def test_squared_distances_are_those_of_some_columns(width: int, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    rows, reference = random.normal(size=(3, width + 7)), random.normal(size=width)
-    found = squared_distances(rows, reference, slice(4, 4 + width))
-    wanted = ((rows[:, 4 : 4 + width] - reference) ** 2).sum(axis=1)
-    assert found == pytest.approx(wanted, rel=1e-12)
 
 
 def test_whether_a_sum_leaves_its_range_does_not_depend_on_the_sites() -> None:

@@ -15,11 +15,12 @@ import pytest
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ConfigError, Event, Federation, RunResult, WorkersExhausted
 from fedpilot.federated.algorithms.coordinatewise import cut
-from fedpilot.federated.core.state import digest
+from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.prepare.costs import machine_memory
 from fedpilot.federated.site.rounds.star_round import SiteRound
+from pulling import goal, present, pulling_code, pulling_keys
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
 TRIM = 0.2
@@ -72,8 +73,16 @@ def not_a_number(client):
 STRATEGIES: dict[str, dict[str, Any]] = {
     "median": {"federation__aggregation_strategy": "median"},
     "trimmed_mean": {"federation__aggregation_strategy": "trimmed_mean", "federation__trim": TRIM},
+    "krum": {"federation__aggregation_strategy": "krum", "federation__byzantine_clients": 2},
+    "multi_krum": {
+        "federation__aggregation_strategy": "multi_krum",
+        "federation__byzantine_clients": 1,
+        "federation__krum_keeps": 4,
+    },
+    "geometric_median": {"federation__aggregation_strategy": "geometric_median"},
 }
-BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
+BOTH = pytest.mark.parametrize("strategy", ["median", "trimmed_mean"])
+EACH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +121,7 @@ class Lab:
             },
             "training": {"batch_size": 8, "learning_rate": 0.2, "execution": "sequential"},
             "resources": {"workers": 2},
+            "participation": {},
             "outputs": {"folder": str(self.runs), "curves": False},
         }  # fmt: skip
         for key, value in ({**STRATEGIES.get(strategy, {}), **keys}).items():
@@ -147,7 +157,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, RunResu
         return {name: lab.run(name, resources__workers=1) for name in STRATEGIES}
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("workers", [2, 3])
 def test_however_many_workers_give_the_same_bits(
     strategy: str, workers: int, lab: Lab, references: Mapping[str, RunResult]
@@ -198,7 +208,7 @@ def test_a_worker_that_dies_with_what_it_collected_changes_nothing(
     assert told(result) == told(references[strategy])
 
 
-@BOTH
+@EACH
 def test_several_sites_give_the_same_bits(
     strategy: str, lab: Lab, references: Mapping[str, RunResult]
 ) -> None:
@@ -207,7 +217,7 @@ def test_several_sites_give_the_same_bits(
     assert told(result) == told(references[strategy])
 
 
-@BOTH
+@EACH
 def test_a_round_that_was_interrupted_goes_on_from_its_journal(
     strategy: str,
     lab: Lab,
@@ -274,10 +284,57 @@ def test_chunks_trained_together_are_kept_alike(
     assert results[0].digest == results[1].digest
 
 
+def combined(strategy: str, updates: Array) -> Array:
+    """What some updates (clients, numbers) become, as the papers have it."""
+    clients = len(updates)
+    if strategy == "geometric_median":
+        point = updates.mean(axis=0)
+        for _ in range(1_000):
+            weights = 1 / np.linalg.norm(updates - point, axis=1)
+            point = weights @ updates / weights.sum()
+        return np.asarray(point)
+    byzantine = 1 if clients > 2 + 2 else 0
+    apart = np.linalg.norm(updates[:, np.newaxis] - updates, axis=2) ** 2
+    scores = np.sort(apart, axis=1)[:, 1 : clients - byzantine - 1].sum(axis=1)
+    kept = 1 if strategy == "krum" else clients - byzantine
+    return np.asarray(updates[np.argsort(scores)[:kept]].mean(axis=0))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("krum", {"federation__byzantine_clients": 1}),
+        ("multi_krum", {"federation__byzantine_clients": 1}),
+        ("geometric_median", {}),
+    ],
+)
+def test_three_rounds_are_those_of_the_paper(
+    strategy: str, keys: dict[str, Any], tmp_path: Path, lab: Lab
+) -> None:
+    """With unequal clients, which count the same, and one that sends no numbers in round 2."""
+    keys |= {"federation__aggregation_strategy": strategy}
+    keys |= {"data__data_distribution_kind": "dirichlet", "data__dirichlet_beta": 1.0}
+    with (
+        pulling_code(tmp_path) as code,
+        lab.federation("", **pulling_keys(code), **keys) as federation,
+    ):
+        x = federation.state["weight"].copy()
+        result = federation.run()
+        after = federation.state
+    assert [row["refused"] for row in result.rows] == [0, 1, 0]
+    seen = np.zeros(2)
+    for number in range(1, ROUNDS + 1):
+        moves = [(0.5 * (goal(i, x.shape) - x), [0.01 * i] * 2) for i in present(number)]
+        update = combined(strategy, np.stack([np.append(w.reshape(-1), b) for w, b in moves]))
+        x, seen = x + update[:-2].reshape(x.shape), seen + update[-2:]
+    np.testing.assert_allclose(after["weight"], x, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(after["seen"], seen, rtol=0, atol=1e-9)
+
+
 # -- clients that send anything ---------------------------------------------------------------
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("evil", ["huge", "not_a_number"])
 def test_a_client_that_sends_anything_hardly_moves_the_model(
     strategy: str, evil: str, code: str, lab: Lab
@@ -342,9 +399,29 @@ def test_what_memory_cannot_hold_is_refused(
                      id="nobody is cut off"),
         pytest.param({"federation__aggregation_strategy": "trimmed_mean", "federation__trim": 0.5},
                      "federation.trim", "the number 0.5", id="nobody is left"),
+        pytest.param({"federation__aggregation_strategy": "krum"}, "federation.byzantine_clients",
+                     "without `byzantine_clients`", id="krum without a number"),
+        pytest.param({"federation__aggregation_strategy": "geometric_median",
+                      "federation__byzantine_clients": 1}, "federation.byzantine_clients",
+                     "`aggregation_strategy: geometric_median`", id="a number without krum"),
+        pytest.param({"federation__aggregation_strategy": "krum",
+                      "federation__byzantine_clients": 1, "federation__krum_keeps": 2},
+                     "federation.krum_keeps", "`aggregation_strategy: krum`",
+                     id="krum keeps one"),
+        pytest.param({"federation__aggregation_strategy": "krum",
+                      "federation__byzantine_clients": 3}, "federation.byzantine_clients",
+                     "3 of the 7 clients that a round has at least; `krum` needs more than 2 x 3",
+                     id="too many byzantine clients"),
+        pytest.param({"federation__aggregation_strategy": "multi_krum",
+                      "federation__byzantine_clients": 2, "participation__quorum": 0.8},
+                     "federation.byzantine_clients", "2 of the 6 clients",
+                     id="too many for the smallest round"),
+        pytest.param({"federation__aggregation_strategy": "multi_krum",
+                      "federation__byzantine_clients": 2, "federation__krum_keeps": 6},
+                     "federation.krum_keeps", "6 of the 7 clients", id="keeping a byzantine one"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trimmed_is_refused(
+def test_what_cannot_be_trimmed_or_chosen_is_refused(
     keys: dict[str, Any], key: str, found: str, lab: Lab
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -17,40 +17,8 @@ from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.errors import ModelNotFinite
 from fedpilot.federated.federation.run_folder.folder import read_checkpoint
 from fedpilot.federated.federation.verify import Replay
+from pulling import CLIENTS, ROUNDS, goal, present, pulling_code, pulling_keys
 from records import Archive
-
-CLIENTS, ROUNDS = 5, 3
-CODE = """
-import torch
-from torch import nn
-
-
-class Double(nn.Module):
-    def __init__(self, input_shape, num_classes, size=0.4):
-        super().__init__()
-        start = torch.linspace(-size, size, input_shape[0] * num_classes, dtype=torch.float64)
-        self.weight = nn.Parameter(start.reshape(input_shape[0], num_classes))
-        self.register_buffer("seen", torch.zeros(2, dtype=torch.float64))
-
-    def forward(self, x):
-        return x.double() @ (self.weight / self.weight.abs().max())
-
-
-def pulled(client):
-    index = int(client.id.rpartition("_")[2])
-    with torch.no_grad():
-        places = torch.arange(client.module.weight.numel(), dtype=torch.float64)
-        goal = 0.4 * torch.cos(places * (index + 1)).reshape(client.module.weight.shape)
-        client.module.weight += 0.5 * (goal - client.module.weight)
-        client.module.seen += 0.01 * index
-        if index == 3 and client.round == 2:
-            client.module.weight.fill_(float("nan"))
-
-
-def leaping(client):
-    with torch.no_grad():
-        client.module.weight *= 2
-"""
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "fedavgm": {"aggregation_strategy": "fedavgm", "server_learning_rate": 0.7},
@@ -64,11 +32,8 @@ EACH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("code")
-    (folder / "pulling_code_for_tests.py").write_text(CODE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        yield "pulling_code_for_tests"
+    with pulling_code(tmp_path_factory.mktemp("code")) as name:
+        yield name
 
 
 def keys_of(strategy: str, **keys: Any) -> dict[str, Any]:
@@ -76,14 +41,7 @@ def keys_of(strategy: str, **keys: Any) -> dict[str, Any]:
 
 
 def pulling(code: str, strategy: str) -> dict[str, Any]:
-    return keys_of(
-        strategy,
-        federation__number_of_clients=CLIENTS,
-        federation__clients_per_round=None,
-        federation__rounds=ROUNDS,
-        model__model_type=f"{code}:Double",
-        training__client_update=f"{code}:pulled",
-    )
+    return keys_of(strategy, **pulling_keys(code))
 
 
 def stepped(strategy: str, x: Any, m: Any, v: Any, update: Any, number: int) -> tuple[Any, ...]:
@@ -119,14 +77,12 @@ def test_three_rounds_are_those_of_the_paper(strategy: str, code: str, lab: Lab)
         after = federation.state
     assert len(set(samples)) > 1
     assert [row["refused"] for row in result.rows] == [0, 1, 0]
-    places = np.arange(x.size)
-    goals = [0.4 * np.cos(places * (i + 1)).reshape(x.shape) for i in range(CLIENTS)]
     v = {"fedyogi": 0.05**2, "corrected": 0.0}.get(strategy, 0.001**2)
     m, seen = 0.0, 0.0
     for number in range(1, ROUNDS + 1):
-        there = [i for i in range(CLIENTS) if not (i == 3 and number == 2)]
+        there = present(number)
         whole = sum(samples[i] for i in there)
-        update = sum(samples[i] / whole * 0.5 * (goals[i] - x) for i in there)
+        update = sum(samples[i] / whole * 0.5 * (goal(i, x.shape) - x) for i in there)
         seen += sum(samples[i] / whole * 0.01 * i for i in there)
         x, m, v = stepped(strategy, x, m, v, update, number)
     np.testing.assert_allclose(after["weight"], x, rtol=0, atol=1e-9)
