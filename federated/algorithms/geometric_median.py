@@ -40,7 +40,8 @@ def weiszfeld(updates: Sequence[Moves]) -> dict[str, Array]:
     for _ in range(MOST):
         distances = [math.sqrt(square) for square in _squares(updates, point)]
         weights = [1 / max(NU, distance) for distance in distances]
-        whole = sum(weights)
+        if not (whole := math.fsum(weights)):
+            break  # all are farther away than float64 can tell
         before, point = point, weighted_sum(updates, [weight / whole for weight in weights])
         (moved,) = _squares([before], point)
         usual = sorted(distances)[(len(distances) - 1) // 2]

@@ -104,6 +104,11 @@ def test_one_update_is_its_own_median_and_none_is_none() -> None:
     assert geometric_median().combine(Partial.keeping_updates()) == {}
 
 
+def test_updates_whose_distances_leave_float64_still_have_a_median() -> None:
+    assert point_of([[1e200, 0.0, 0.0], [2e200, 0.0, 0.0], [4e200, 0.0, 0.0]])[0] == 2e200
+    assert point_of([[1e200, 0.0, 0.0], [-1e200, 0.0, 0.0]]).tolist() == [0.0, 0.0, 0.0]
+
+
 def test_a_client_counts_once_whatever_samples_it_claims() -> None:
     found = []
     for claimed in (1, 10**6):

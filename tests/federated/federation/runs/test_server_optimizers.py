@@ -197,6 +197,8 @@ def test_a_memory_that_overflows_ends_the_run_by_name(code: str, lab: Lab) -> No
                      "server_betas[1]", "the number 1.0", "below 1", id="a beta of one"),
         pytest.param({"aggregation_strategy": "fedadagrad", "server_tau": 0.0}, "server_tau",
                      "the number 0.0", "above 0", id="tau of nothing"),
+        pytest.param({"aggregation_strategy": "fedadm"}, "aggregation_strategy",
+                     'the text "fedadm"', "fedadam", id="a strategy misspelt"),
     ],
 )  # fmt: skip
 def test_options_of_other_optimizers_and_impossible_ones_are_refused(
