@@ -82,12 +82,12 @@ def as_before(config: RunConfig, earlier: RunConfig) -> RunConfig:
 USUAL: Mapping[str, Any] = {
     "evaluation.nodes": "sampled",
     "graph.adapt_every": ADAPT_EVERY,
-    "training.nesterov": False,
-    "training.proximal_mu": 0.0,
     "federation.server_momentum": SERVER_MOMENTUM,
     "federation.server_betas": list(SERVER_BETAS),
     "federation.server_tau": SERVER_TAU,
     "federation.server_bias_correction": False,
+    "training.nesterov": False,
+    "training.proximal_mu": 0.0,
 }
 """Values that a key has if it is left out, and that count as if it were."""
 

@@ -77,9 +77,7 @@ def train_clients(  # type: ignore[no-untyped-def]
                     losses[client] += loss
                 if rule != PLAIN:
                     _clear(gradient)
-                _backward(
-                    layers, weights, origin, into, rate, pull, values, moved, before, padded
-                )
+                _backward(layers, weights, origin, into, rate, pull, values, moved, before, padded)
                 step += 1
                 if rule == NESTEROV:
                     _move_ahead(weights, gradient, first, constants)

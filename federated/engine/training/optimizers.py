@@ -27,9 +27,10 @@ def fused_rate(training: Training) -> float | None:
 class LocalOptimizer:
     """Moves named tensors by their gradients; `begin` clears its memory.
 
-    With `proximal_mu` the gradients are FedProx's: each has the pull towards where the tensor began
-    (Li et al. 2020, "Federated optimization in heterogeneous networks"). From step to step a tensor may lose rows at its end (clients that are done), and its memory with
-    it. Tensors without a gradient stay as they are, as in `torch.optim`.
+    With `proximal_mu` the gradients are FedProx's: each has the pull towards where its tensor began
+    (Li et al. 2020, "Federated optimization in heterogeneous networks"). From step to step a tensor
+    may lose rows at its end (clients that are done), and its memory with it. Tensors without a
+    gradient stay as they are, as in `torch.optim`.
     """
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

@@ -141,6 +141,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.optimizer": ("training.optimizer=adam",),
     "training.learning_rate": ("training.learning_rate=0.2",),
     "training.momentum": ("training.momentum=0.9",),
+    "training.nesterov": ("training.momentum=0.9", "training.nesterov=true"),
+    "training.proximal_mu": ("training.proximal_mu=0.1",),
     "training.weight_decay": ("training.weight_decay=0.1",),
     "training.loss_function": ("training.loss_function=mine:loss",),
     "training.shuffle": ("training.shuffle=false",),

@@ -53,6 +53,16 @@ ONE_PROBLEM = [
         id="a key of another kind is refused",
     ),
     pytest.param(
+        GOOD + "  nesterov: true\n",
+        ("x.yaml:12", "training.nesterov", "without `momentum`", "a `momentum` above 0", ""),
+        id="Nesterov's momentum needs one",
+    ),
+    pytest.param(
+        GOOD + "  client_update: a:b\n  proximal_mu: 0.1\n",
+        ("x.yaml:13", "training.proximal_mu", "with `client_update`", "one of the two", ""),
+        id="a user's own code takes its own steps",
+    ),
+    pytest.param(
         changed("  number_of_clients: 50\n", ""),
         ("x.yaml:3", "federation.number_of_clients", "no `number_of_clients`", WHOLE, ""),
         id="a rule between sections is reported at the section that lacks the key",
