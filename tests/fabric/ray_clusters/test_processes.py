@@ -62,7 +62,9 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", [LIFECYCLE_MANAGER, AUTOSCALER])
+@pytest.mark.parametrize(
+    "role", [LIFECYCLE_MANAGER, pytest.param(AUTOSCALER, marks=pytest.mark.soak)]
+)
 def test_a_process_that_is_killed_starts_again_and_the_other_goes_on(
     serving: Serving, role: RoleName
 ) -> None:
@@ -74,7 +76,14 @@ def test_a_process_that_is_killed_starts_again_and_the_other_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.soak),
+        signal.SIGKILL,
+    ],
+)
 def test_both_end_with_it_however_it_ends(serving: Serving, number: signal.Signals) -> None:
     serving.process.send_signal(number)
     code = serving.process.wait(PATIENCE_S)

@@ -164,6 +164,7 @@ def test_training_over_quota_leaves_saves_waits_and_ends_with_the_right_result(
     assert sorted(order, key=log.index) == list(order), log
 
 
+@pytest.mark.soak
 def test_a_job_that_should_not_run_again_fails_with_its_reason(jobs: Jobs) -> None:
     holds = ["sh", "-c", "echo it holds; exec sleep 600"]
     id = jobs.submit(holds, THREE, project="vision", on_preempt="fail")
@@ -174,6 +175,7 @@ def test_a_job_that_should_not_run_again_fails_with_its_reason(jobs: Jobs) -> No
     assert (found.status, found.message.partition(":")[0]) == ("FAILED", "preempted by claims")
 
 
+@pytest.mark.soak
 def test_a_driver_of_its_own_is_told_when_it_submits_and_goes_on_later(jobs: Jobs) -> None:
     @ray.remote
     def one() -> int:
@@ -192,6 +194,7 @@ def test_a_driver_of_its_own_is_told_when_it_submits_and_goes_on_later(jobs: Job
         assert ray.get(one.remote(), timeout=PATIENCE_S) == 1
 
 
+@pytest.mark.soak
 def test_a_job_that_moves_runs_again_at_once_on_the_other_machine(
     jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_a_job_that_moves_runs_again_at_once_on_the_other_machine(
     jobs.clusters.delete("stays")
 
 
+@pytest.mark.soak
 def test_work_on_what_was_borrowed_ends_for_a_claimant_and_the_rest_goes_on(
     jobs: Jobs, tmp_path: Path
 ) -> None:

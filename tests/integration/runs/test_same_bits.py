@@ -120,6 +120,7 @@ def test_the_number_of_workers_changes_nothing(
     assert digest(cluster, config(model, tmp_path, workers=workers)) == expected
 
 
+@pytest.mark.soak
 def test_two_sites_give_what_one_gives(
     model: str, expected: str, cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def with_classes(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "resources": {"groups": CLASSES}}
 
 
+@pytest.mark.soak
 def test_vnode_classes_on_a_shared_ray_change_nothing(
     model: str, expected: str, cluster: RayCluster, tmp_path: Path
 ) -> None:

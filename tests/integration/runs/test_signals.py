@@ -51,10 +51,12 @@ def temporary() -> Iterator[Path]:
         pytest.param(
             *("gang_reserved", 0.2, [signal.SIGINT], True),
             id="Ctrl-C as workers start",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.soak,
         ),
         pytest.param(
-            "round_finished", 0.0, [signal.SIGINT] * 3, True, id="Ctrl-C three times in a row"
+            *("round_finished", 0.0, [signal.SIGINT] * 3, True),
+            id="Ctrl-C three times in a row",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             *("round_finished", 0.0, [signal.SIGHUP], False),

@@ -227,7 +227,7 @@ def test_ctrl_c_during_start_ends_cleanly(folder: Path) -> None:
         eventually(lambda: session_of(run.pid) == [], 60, "no process is left")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_runs_is_not_resumed_by_another(folder: Path) -> None:
     with fedpilot(["run", "config.yaml", "--json", "--run-id", "busy"], folder) as run:
         run.wait_for("run_started")

@@ -55,6 +55,7 @@ def test_a_run_is_verified(folder: Path) -> None:
     assert out.endswith("alone is verified\n")
 
 
+@pytest.mark.soak
 def test_two_runs_part_in_clients_and_tensors_that_are_named(folder: Path, together: str) -> None:
     with fedpilot(["runs", "verify", "alone", together, "--json"], folder) as command:
         code, out, error = ended(command)

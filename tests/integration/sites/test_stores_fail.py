@@ -44,5 +44,6 @@ def test_a_database_that_is_away_for_seven_seconds_changes_no_model(
 
 
 @pytest.mark.skipif(bool(small_disks.excused()), reason=small_disks.excused())
+@pytest.mark.soak
 def test_a_mediator_whose_disk_is_full_changes_no_model(tmp_path: Path, alone: str) -> None:
     assert asyncio.run(store_drills.mediator_full(tmp_path / "m", 3.0, at_round=3)) == alone

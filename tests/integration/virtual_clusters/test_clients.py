@@ -117,6 +117,7 @@ def test_a_task_that_returns_nothing_runs_although_it_has_to_wait(
         eventually(idle, PATIENCE_S, "its end is told")
 
 
+@pytest.mark.soak
 def test_two_nodes_of_a_group_on_one_machine_are_told_apart(address: str, tmp_path: Path) -> None:
     nodes = [FixedSizeNode(resources={"CPU": 1}, labels={"rank": rank}) for rank in "01"]
     spec = VirtualCluster(fixed_size_nodes=[FixedSizeNodes(nodes=nodes)])
@@ -130,6 +131,7 @@ def test_two_nodes_of_a_group_on_one_machine_are_told_apart(address: str, tmp_pa
         assert got(told.label.remote()) == "1"
 
 
+@pytest.mark.soak
 def test_threads_enter_one_spec_each_for_itself(address: str) -> None:
     there = threading.Barrier(2)
     found: dict[str, list[str]] = {}
@@ -156,6 +158,7 @@ def test_threads_enter_one_spec_each_for_itself(address: str) -> None:
         assert VirtualClusters().show(name)["children"] == []
 
 
+@pytest.mark.soak
 def test_placement_groups_fit_into_names_of_any_length(address: str) -> None:
     name = "n" * 63
     ray.init(address, **QUIET)

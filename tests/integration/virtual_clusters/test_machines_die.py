@@ -88,6 +88,7 @@ def here(seconds: float = 0.0) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+@pytest.mark.soak
 def test_a_task_on_a_nested_node_is_tried_again_on_another_machine(machines: Cluster) -> None:
     nap = ray.remote(num_cpus=1, max_retries=3)(here)
     apart = FixedSizeNodes(

@@ -129,6 +129,7 @@ def asked_of_the_autoscaler() -> list[dict[str, float]]:
     return found
 
 
+@pytest.mark.soak
 def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
     at: Machines,
 ) -> None:
@@ -147,6 +148,7 @@ def test_what_others_asked_of_the_autoscaler_outlives_our_part_and_the_manager(
     request_resources(bundles=[])
 
 
+@pytest.mark.soak
 def test_a_manager_that_dies_prints_nothing_into_the_console_of_who_made_it() -> None:
     with (
         ray_head() as address,

@@ -240,6 +240,7 @@ def _held(clusters: VirtualClusters) -> float:
 # -- growing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_flexible_node_that_grew_runs_a_task_of_its_whole_size(
     two: Cluster, gates: Gates
 ) -> None:
@@ -253,6 +254,7 @@ def test_a_flexible_node_that_grew_runs_a_task_of_its_whole_size(
         assert made_for(got(task(here, num_cpus=4).remote()).group) == cluster.id
 
 
+@pytest.mark.soak
 def test_a_cluster_has_one_flexible_node_on_a_machine_at_most(two: Cluster, gates: Gates) -> None:
     with inside(two, flexible(1)) as cluster:
         work = [task(wait_for).remote(gates.of(0)) for _ in range(8)]
@@ -264,6 +266,7 @@ def test_a_cluster_has_one_flexible_node_on_a_machine_at_most(two: Cluster, gate
         eventually(lambda: cluster.total_resources() == {"CPU": 1}, PATIENCE_S, "loans go back")
 
 
+@pytest.mark.soak
 def test_a_child_grows_through_its_parent_and_gives_back_through_it(
     two: Cluster, gates: Gates
 ) -> None:
@@ -309,6 +312,7 @@ def test_a_nested_cluster_is_carved_out_of_its_parent_and_ends_with_its_block(
         assert made_for(got(task(here).remote()).group) == parent.id
 
 
+@pytest.mark.soak
 def test_a_nested_cluster_that_its_parent_has_no_room_for_is_refused(two: Cluster) -> None:
     with pytest.raises(FabricError), job(two, flexible(9, 9)) as parent:
         raise AssertionError(f"{parent.id} has nine of eight CPUs")
@@ -390,6 +394,7 @@ def test_an_actor_that_is_killed_leaves_its_place_to_one_that_waits(two: Cluster
         assert made_for(got(waiting).group) == cluster.id
 
 
+@pytest.mark.soak
 def test_an_actor_that_is_only_found_by_its_name_holds_nothing_more(two: Cluster) -> None:
     with inside(two, flexible(2, 2)) as cluster:
         named = actor(Parent).options(name="one", get_if_exists=True)
@@ -400,6 +405,7 @@ def test_an_actor_that_is_only_found_by_its_name_holds_nothing_more(two: Cluster
         )
 
 
+@pytest.mark.soak
 def test_an_actor_without_demands_leaves_room_for_a_task_of_the_whole_size(two: Cluster) -> None:
     with inside(two, flexible(1, 1)):
         idle = API.remote(Parent).remote()
@@ -479,6 +485,7 @@ def test_ray_tells_of_the_virtual_cluster_alone(two: Cluster) -> None:
         fabric.current_cluster()
 
 
+@pytest.mark.soak
 def test_libraries_are_told_how_far_a_cluster_could_grow(two: Cluster, gates: Gates) -> None:
     from fedpilot.fabric.inside.submission import attainable_nodes
 

@@ -108,6 +108,7 @@ def test_a_new_head_has_what_the_old_one_knew_and_redis_may_go_away(
     assert redis.keys() == {"of others"}
 
 
+@pytest.mark.soak
 def test_a_head_waits_for_a_redis_that_takes_its_password(
     site: DeclaringSite, redis: RedisServer
 ) -> None:

@@ -42,6 +42,7 @@ def next_worker(site: DeclaringSite, head: str, gone: str) -> str:
     return worker
 
 
+@pytest.mark.soak
 def test_a_cluster_heals_while_its_manager_comes_and_goes(site: DeclaringSite) -> None:
     serving = site.serve()
     site.declare(DEMO)
@@ -76,6 +77,7 @@ def test_a_cluster_heals_while_its_manager_comes_and_goes(site: DeclaringSite) -
     assert not site.processes_of(uid)
 
 
+@pytest.mark.soak
 def test_an_autoscaler_brings_a_machine_for_work_that_waits_and_takes_it_away(
     site: DeclaringSite,
 ) -> None:

@@ -104,6 +104,7 @@ def test_all_finish_in_the_order_that_shares_and_classes_say(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.soak
 def test_a_run_whose_site_others_fill_behind_the_mediators_back_waits(tmp_path: Path) -> None:
     """The queue believes that the sites have room: their refusals send the run back in line."""
 
