@@ -22,8 +22,9 @@ from fedpilot.common.strict_yaml.wording import (
     section_in,
     type_in_words,
 )
-from fedpilot.fabric.core.ray_clusters.metering import BOUNDS_S, IDLE_S
-from fedpilot.fabric.ray_clusters.metrics.exposition import METRICS
+from fedpilot.fabric.core.ray_clusters.metering import BOUNDS_S, IDLE_S, ClusterMeter
+from fedpilot.fabric.ray_clusters.metrics.exporter import PATIENCE_S
+from fedpilot.fabric.ray_clusters.metrics.families import ExposedCluster, families
 from fedpilot.fabric.spec.queues import QueuesSection
 from fedpilot.fabric.spec.ray_cluster.schema import RayClusterSection
 from fedpilot.fabric.spec.ray_cluster.start_parameters import PARAMETERS, Treatment
@@ -57,6 +58,12 @@ format. `--metrics-listen [HOST:]PORT` answers `GET /metrics` with them, on 127.
 given. Both work together. The file is replaced as a whole each second, as the textfile collector of
 node_exporter wants it. Whoever reaches the address can read the metrics, without a password and in
 clear text; they hold names and numbers, and no secrets.
+
+The server is that of `prometheus_client`; it speaks OpenMetrics too. It takes a thread and an open
+file for each caller, without a limit, and hangs up on one that is silent for {patience_s} s.
+Callers end the process of the metrics if they are as many as the files that it may open
+(`ulimit -n`). It starts again, with counters that begin anew; the lifecycle manager and the
+autoscaler are other processes and go on. So give a HOST that only your Prometheus reaches.
 
 Counters and histograms begin when `serve` does. The buckets of a histogram end at these seconds:
 {buckets}.
@@ -326,11 +333,17 @@ def ray_cluster_page() -> str:
 def metrics_page() -> str:
     """Every metric of declared Ray clusters."""
     rows = ["| metric | kind | labels | value |", "|---|---|---|---|"]
-    for each in METRICS:
-        labels = ", ".join(f"`{name}`" for name in each.labels) or "none"
-        rows.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
+    meter = ClusterMeter(machine_s={"small": 1.0}, idle_s={"small": 1.0})
+    groups = {"small": {"ready": 1, "idle": 1}}
+    cluster = ExposedCluster(name="demo", state="ready", groups=groups, meter=meter)
+    for each in families([cluster], managed=True):
+        name = f"{each.name}_total" if each.type == "counter" else each.name
+        shown = [f"`{label}`" for label in each.samples[0].labels if label != "le"]
+        labels = ", ".join(shown) or "none"
+        rows.append(f"| `{name}` | {each.type} | {labels} | {each.documentation} |")
     buckets = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
-    return "\n".join([METRICS_HEAD.format(buckets=buckets, idle_s=f"{IDLE_S:g}"), *rows, ""])
+    head = METRICS_HEAD.format(buckets=buckets, idle_s=f"{IDLE_S:g}", patience_s=f"{PATIENCE_S:g}")
+    return "\n".join([head, *rows, ""])
 
 
 def _parameters() -> Iterator[str]:

@@ -55,12 +55,12 @@ def serve(
     `decides` names a function in the place of `autoscale`, as `module:function`. Metrics are in a
     file, at a host and port, in both, or nowhere. SpecError.
     """
-    from .metrics.exporter import check_outlets
-
     _decision(decides)
-    check_outlets(metrics_file, metrics_at)
     commands = _commands(store, decides, autoscales=autoscales)
     if metrics_file is not None or metrics_at is not None:
+        from .metrics.exporter import check_outlets
+
+        check_outlets(metrics_file, metrics_at)
         outlets = [f"--file={metrics_file.absolute()}"] if metrics_file is not None else []
         outlets += ["--host", metrics_at[0], f"--port={metrics_at[1]}"] if metrics_at else []
         commands[METRICS] = [METRICS, str(store), *outlets]

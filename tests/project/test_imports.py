@@ -32,6 +32,10 @@ def test_importing_a_package_imports_neither_ray_nor_torch(package: str) -> None
     assert not loaded & {*HEAVY, "grpc", "matplotlib", "sklearn", "tensorboardX"}
 
 
+def test_declared_ray_clusters_without_metrics_need_no_prometheus_client() -> None:
+    assert "prometheus_client" not in modules_after("import fedpilot.fabric.ray_clusters.processes")
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_takes_the_name_of_a_folder(package: str) -> None:
     loaded = modules_after(f"import {package}\nfor name in {package}.__all__:\n"

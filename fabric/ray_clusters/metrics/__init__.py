@@ -1,5 +1,5 @@
 """What the metrics of a site's declared Ray clusters are, and how they are given away.
 
-`core/ray_clusters/metering.py` measures. `exposition` writes Prometheus' text and is pure,
-`exporter` reads the store, and `listener` answers HTTP.
+`core/ray_clusters/metering.py` measures. `families` says what Prometheus is told of it and is pure.
+`exporter` reads the store; prometheus_client writes the file and answers HTTP.
 """

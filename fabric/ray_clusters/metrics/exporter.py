@@ -1,4 +1,4 @@
-"""RayClusterMetrics: reads a site's store from time to time, and has its metrics as text.
+"""RayClusterMetrics: reads a site's store from time to time, and gives its metrics away.
 
 It only reads, so that it needs no lease. Its counters begin with it.
 """
@@ -8,30 +8,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpilot.common.host.whole_files import replacing
+from prometheus_client import CollectorRegistry, Metric, start_http_server, write_to_textfile
 
 from ...core.ray_clusters.metering import ClusterMeter, MeteredCluster, MeteredEvent, metered
 from ...errors import SpecError
 from ..declarations.documents import is_managed, summary
 from ..declarations.records import UNDECLARED, RayClusterUid, Revision
 from ..declarations.store import RayClusterStore
-from .exposition import ExposedCluster, exposition
-from .listener import listening
+from .families import ExposedCluster, families
 
 LOOK_S = 1.0
 """How often the store is read."""
+PATIENCE_S = 10.0
+"""How long a caller may be silent."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class RayClusterMetrics:
-    """The metrics of a site's declared Ray clusters."""
+    """The metrics of a site's declared Ray clusters: a collector of prometheus_client."""
 
     store: RayClusterStore
     clock: Callable[[], float] = time.time
@@ -40,18 +41,24 @@ class RayClusterMetrics:
         self._meters: dict[RayClusterUid, ClusterMeter] = {}
         self._events: dict[RayClusterUid, Revision] = {}
         """The last event of each cluster that was counted."""
-        self.text = exposition((), managed=False)
+        self._families = families((), managed=False)
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.registry.register(self)
+
+    def collect(self) -> list[Metric]:
+        """What the last look has found; any thread may ask."""
+        return self._families
 
     async def run(self, file: Path | None, listen: tuple[str, int] | None) -> None:
         """Keep a file, and answer at an address, until cancelled. OSError; StoreUnusable."""
-        async with AsyncExitStack() as undo:
+        with ExitStack() as undo:
             if listen is not None:
-                port = await undo.enter_async_context(listening(*listen, lambda: self.text))
-                log.info("metrics are at http://%s:%d/metrics", listen[0], port)
+                undo.enter_context(_answering(*listen, self.registry))
+                log.info("metrics are at http://%s:%d/metrics", *listen)
             while True:
                 await asyncio.to_thread(self.look)
                 if file is not None:
-                    await asyncio.to_thread(_write, file, self.text)
+                    await asyncio.to_thread(self._write, file)
                 await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
@@ -69,7 +76,7 @@ class RayClusterMetrics:
         for uid in self._meters.keys() - there:
             del self._meters[uid]
             self._events.pop(uid, None)
-        self.text = exposition(found, managed=managed)
+        self._families = families(found, managed=managed)
 
     def _seen(self, told: dict[str, Any]) -> MeteredCluster:
         """What is seen of a cluster; the events are read after its status."""
@@ -87,32 +94,39 @@ class RayClusterMetrics:
             events=tuple(MeteredEvent(at_s=each.at, kind=each.kind) for each in events),
         )
 
+    def _write(self, file: Path) -> None:
+        """Replace a file, for a collector that reads it whole; a full disk ends nothing."""
+        try:
+            write_to_textfile(str(file), self.registry)
+        except OSError as error:
+            log.warning("the metrics cannot be written: %s", error)
+
 
 def check_outlets(file: Path | None, listen: tuple[str, int] | None) -> None:
     """SpecError if the file cannot be written, or the address cannot be listened at."""
+    empty = CollectorRegistry()
     try:
         if file is not None:
-            with replacing(file, 0o644) as new:
-                new.write_text(exposition((), managed=False), encoding="utf-8")
+            write_to_textfile(str(file), empty)
     except OSError as error:
         raise SpecError(f"--metrics-file {file}: it cannot be written: {error}") from error
     if listen is not None:
         try:
-            asyncio.run(_try(*listen))
-        except OSError as error:
+            with _answering(*listen, empty):
+                pass
+        except (OSError, UnicodeError) as error:
             where = f"{listen[0]}:{listen[1]}"
             raise SpecError(f"--metrics-listen {where}: it cannot be used: {error}") from error
 
 
-async def _try(host: str, port: int) -> None:
-    async with listening(host, port, str):
-        pass
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file, for a collector that reads it whole; a full disk ends nothing."""
+@contextmanager
+def _answering(host: str, port: int, registry: CollectorRegistry) -> Iterator[None]:
+    """Answer with a registry's metrics while the block runs. OSError, or UnicodeError of a name."""
+    server, _ = start_http_server(port, host, registry)
+    handler: Any = server.RequestHandlerClass
+    handler.timeout = PATIENCE_S  # without it, a caller that says nothing keeps a thread for good
     try:
-        with replacing(file, 0o644) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:
-        log.warning("the metrics cannot be written: %s", error)
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

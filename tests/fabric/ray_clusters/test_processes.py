@@ -111,14 +111,14 @@ def test_metrics_are_in_a_file_and_at_an_address_and_end_with_it(tmp_path: Path)
     outlets = ["--metrics-file", str(file), "--metrics-listen", str(port)]
     serving = Serving(tmp_path, "--no-autoscaler", *outlets)
     try:
-        until(lambda: file.exists() and "fedpilot_raycluster_managed 1\n" in file.read_text())
-        until(lambda: b"fedpilot_raycluster_managed 1\n" in told_at(port))
+        until(lambda: file.exists() and "fedpilot_raycluster_managed 1.0\n" in file.read_text())
+        until(lambda: b"fedpilot_raycluster_managed 1.0\n" in told_at(port))
     finally:
         serving.process.kill()
         serving.process.wait(PATIENCE_S)
         serving.store.close()
     until(lambda: not told_at(port))
-    assert [each.name for each in tmp_path.glob("*.tmp")] == []
+    assert list(tmp_path.glob("rays.prom*")) == [file]
 
 
 def told_at(port: int) -> bytes:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from fake_site import FakeSite, managed
 from fedpilot.fabric.core.ray_clusters.declaration import RayClusterName
 from fedpilot.fabric.errors import SpecError
 from fedpilot.fabric.ray_clusters.declarations.records import UNDECLARED
 from fedpilot.fabric.ray_clusters.declarations.waiting import wait_of
-from fedpilot.fabric.ray_clusters.metrics import listener
+from fedpilot.fabric.ray_clusters.metrics import exporter
 from fedpilot.fabric.ray_clusters.metrics.exporter import RayClusterMetrics, check_outlets
-from fedpilot.fabric.ray_clusters.metrics.listener import LONGEST, listening
 from fedpilot.fabric.spec.ray_cluster.reading import ray_cluster_of
 from ray_cluster_documents import ray_cluster
+from real_ray import free_port
 
 NAME = RayClusterName("team-a")
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -30,96 +35,108 @@ def site(tmp_path: Path) -> Iterator[FakeSite]:
     site.store.close()
 
 
-def value(metrics: RayClusterMetrics, name: str) -> float | None:
-    """A value of the one cluster; None if there is none."""
-    for line in metrics.text.splitlines():
-        if line.startswith(f"fedpilot_raycluster_{name} "):
-            return float(line.rpartition(" ")[2])
-    return None
-
-
 def test_a_cluster_is_measured_from_its_declaration_to_its_end(site: FakeSite) -> None:
     metrics = RayClusterMetrics(store=site.store, clock=site.tick)
-    one = f'{{cluster="{NAME}"}}'
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"fedpilot_raycluster_{name}", labels)
 
     async def told() -> None:
         metrics.look()
-        assert value(metrics, "managed") == 0
+        assert value("managed") == 0
         document = ray_cluster_of(ray_cluster()).document
         stored = site.store.apply(NAME, document, saw=UNDECLARED, by="ann", at=site.tick())
         metrics.look()
-        assert value(metrics, f"reaction_seconds_count{one}") == 0
+        assert value("reaction_seconds_count", cluster=NAME) == 0
         async with managed(site.manager()):
             while not wait_of(site.store, stored, "ready").reached:
                 await asyncio.sleep(0.005)
             metrics.look()
-            assert value(metrics, "managed") == 1
-            assert value(metrics, f"reaction_seconds_count{one}") == 1
-            assert value(metrics, f"ready_seconds_count{one}") == 1
-            assert value(metrics, f'machines_wanted{{cluster="{NAME}",group="small"}}') == 2
+            assert value("managed") == 1
+            assert value("reaction_seconds_count", cluster=NAME) == 1
+            assert value("ready_seconds_count", cluster=NAME) == 1
+            assert value("machines_wanted", cluster=NAME, group="small") == 2
             site.store.delete(NAME, saw=stored.revision, by="ann", at=site.tick())
             while site.store.declarations():
                 await asyncio.sleep(0.005)
         metrics.look()
-        assert "team-a" not in metrics.text
+        assert b"team-a" not in generate_latest(metrics.registry)
 
     asyncio.run(told())
 
 
-async def answered(port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    await writer.drain()
-    found = await reader.read()
-    writer.close()
-    return found
+@asynccontextmanager
+async def kept(
+    site: FakeSite, file: Path | None = None, port: int | None = None
+) -> AsyncIterator[None]:
+    """The site's metrics are kept while the block runs, which ends in time."""
+    listen = None if port is None else ("127.0.0.1", port)
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(RayClusterMetrics(store=site.store).run(file, listen))
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+        keeping.cancel()
 
 
-@pytest.mark.parametrize(
-    ("request_", "status", "body"),
-    [
-        pytest.param(b"GET /metrics HTTP/1.1\r\n\r\n", b"200", b"a 1\n", id="the metrics"),
-        pytest.param(b"GET /metrics?x=1 HTTP/1.1\r\n\r\n", b"200", b"a 1\n", id="with a query"),
-        pytest.param(b"HEAD /metrics HTTP/1.1\r\n\r\n", b"200", b"", id="the head alone"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", b"404", None, id="another path"),
-        pytest.param(b"POST /metrics HTTP/1.1\r\n\r\n", b"405", None, id="another method"),
-        pytest.param(b"\x16\x03\x01 hello\r\n\r\n", b"400", None, id="no HTTP"),
-        pytest.param(b"GET /" + b"x" * 2 * LONGEST, b"400", None, id="a head without an end"),
-    ],
-)
-def test_a_request_has_its_answer(request_: bytes, status: bytes, body: bytes | None) -> None:
-    async def told() -> bytes:
-        async with listening("127.0.0.1", 0, lambda: "a 1\n") as port:
-            return await answered(port, request_)
-
-    head, _, found = asyncio.run(told()).partition(b"\r\n\r\n")
-    assert head.split()[1] == status
-    assert body is None or found == body
+def told_at(port: int, query: str = "") -> bytes:
+    url = f"http://127.0.0.1:{port}/metrics{query}"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return bytes(answer.read())
 
 
-def test_callers_who_hang_up_or_say_nothing_stop_no_other() -> None:
+def test_a_caller_has_the_metrics_also_while_others_are_silent_or_hang_up(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "PATIENCE_S", 1.0)
+    port = free_port()
+
     async def told() -> None:
-        async with listening("127.0.0.1", 0, lambda: "a 1\n") as port:
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-            silent[0][1].close()
-            assert b"a 1" in await answered(port, b"GET /metrics HTTP/1.0\r\n\r\n")
-            for _, writer in silent:
-                writer.close()
+        async with kept(site, port=port):
+            while True:
+                with suppress(OSError):
+                    reader, silent = await asyncio.open_connection("127.0.0.1", port)
+                    break
+                await asyncio.sleep(0.01)
+            _, gone = await asyncio.open_connection("127.0.0.1", port)
+            gone.close()
+            text = await asyncio.to_thread(told_at, port)
+            assert b"fedpilot_raycluster_managed 0.0\n" in text
+            few = await asyncio.to_thread(told_at, port, "?name[]=fedpilot_raycluster_managed")
+            assert few.startswith(b"# HELP fedpilot_raycluster_managed ")
+            assert text.startswith(few)
+            assert await reader.read() == b""
+            silent.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
 
     asyncio.run(told())
 
 
-def test_too_many_callers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MOST_CALLERS", 1)
+def test_the_file_is_replaced_as_a_whole_and_its_loss_ends_nothing(
+    site: FakeSite,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(exporter, "LOOK_S", 0.01)
+    file = tmp_path / "prom" / "rays.prom"
+    file.parent.mkdir()
 
     async def told() -> None:
-        async with listening("127.0.0.1", 0, lambda: "a 1\n") as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            while await answered(port, b""):
-                pass
-            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-            assert b"a 1" in await reader.read()
-            writer.close()
+        async with kept(site, file):
+            while not file.exists():
+                await asyncio.sleep(0.01)
+            with file.open() as before:
+                while os.path.samestat(file.stat(), os.fstat(before.fileno())):
+                    await asyncio.sleep(0.01)
+                assert before.read() == file.read_text()
+            file.parent.rename(tmp_path / "away")
+            while "the metrics cannot be written" not in caplog.text:
+                await asyncio.sleep(0.01)
+            file.parent.mkdir()
+            while not file.exists():
+                await asyncio.sleep(0.01)
+        assert list(file.parent.iterdir()) == [file]
 
     asyncio.run(told())
 
@@ -131,3 +148,5 @@ def test_an_outlet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=f"--metrics-listen 127.0.0.1:{port}: it cannot be"):
             check_outlets(None, ("127.0.0.1", port))
+    with pytest.raises(SpecError, match=r"--metrics-listen a\.\.b:9464: it cannot be used"):
+        check_outlets(None, ("a..b", 9464))
