@@ -85,9 +85,6 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
     found.open_all()
 
 
-# -- the walk-throughs ------------------------------------------------------------------------
-
-
 def test_scheduling_goes_as_the_proposal_draws_it(two: Cluster, gates: Gates) -> None:
     with outside(two) as clusters:
         becomes(clusters, [("physical", 4, 4)], [("physical", 4, 4)])
