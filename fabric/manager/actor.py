@@ -51,6 +51,10 @@ RECORD_S = 5.0
 COLLECT_S = 600.0
 """How often all that the manager holds is searched for garbage. Python would do so whenever a plan
 has made many objects, and every caller would wait for it."""
+HEAD_S = 60.0
+"""How long a Ray cluster may be without a head that is alive."""
+HEAD_LOOK_S = 0.2
+"""The pause between two looks for one."""
 CALLS = 2000
 """How many callers may wait at the same time."""
 log = logging.getLogger(__name__)
@@ -320,14 +324,22 @@ def find_or_create(settings: KeeperSettings | None = None) -> Any:
             max_restarts=-1,
             max_task_retries=0,  # Ray reports each retry to drivers; callers retry themselves
             max_concurrency=CALLS,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(living_head(), soft=False),
         ).remote(str(Path(private_ray.session_folder()) / "fedpilot"), settings or KeeperSettings())
     not_told(manager)
     return manager
 
 
-def _head() -> str:
-    for node in private_ray.node_table():
-        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
-            return str(node["NodeID"])
-    raise FabricError("this Ray cluster has no head machine that is alive")
+def living_head() -> str:
+    """The id of the head's node. A new head joins a moment after its control plane.
+
+    FabricError if there is none for a minute.
+    """
+    end_s = time.monotonic() + HEAD_S
+    while True:
+        for node in private_ray.node_table():
+            if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+                return str(node["NodeID"])
+        if time.monotonic() > end_s:
+            raise FabricError("this Ray cluster has no head machine that is alive")
+        time.sleep(HEAD_LOOK_S)
