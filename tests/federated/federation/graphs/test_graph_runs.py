@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -51,11 +52,11 @@ def dense_of(name: str, nodes: int, number: int, **options: Any) -> Array:
     ("name", "options", "steps"),
     [
         ("ring", {}, 0),
-        ("k_connected", {"degree": 4}, 0),
+        pytest.param("k_connected", {"degree": 4}, 0, marks=pytest.mark.soak),
         ("tree", {"branching": 3}, 0),
         ("matching", {}, 0),
         pytest.param("ring", {}, 3, id="gossip on a ring"),
-        pytest.param("tree", {"branching": 3}, 2, id="gossip on a tree"),
+        pytest.param("tree", {"branching": 3}, 2, id="gossip on a tree", marks=pytest.mark.soak),
     ],
 )
 def test_nodes_take_local_steps_and_then_their_neighbors_weighted_mean(
@@ -162,9 +163,19 @@ def test_a_file_that_is_no_graph_of_the_clients_is_refused(
 # -- the same bits -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pieces", ["as they are", "many"])
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("name", ["ring", "matching"])
+@pytest.mark.parametrize(
+    ("name", "workers", "pieces"),
+    [
+        *(("ring", 4, "many"), ("matching", 2, "as they are")),
+        *(
+            pytest.param(name, workers, pieces, marks=pytest.mark.soak)
+            for name, workers, pieces in itertools.product(
+                ("ring", "matching"), (2, 4), ("as they are", "many")
+            )
+            if (name, workers, pieces) not in (("ring", 4, "many"), ("matching", 2, "as they are"))
+        ),
+    ],
+)
 def test_however_many_workers_give_the_same_bits(
     name: str, workers: int, pieces: str, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +188,13 @@ def test_however_many_workers_give_the_same_bits(
     assert digests(nodes_of(result.folder)) == digests(nodes_of(alone.folder))
 
 
-@pytest.mark.parametrize("execution", ["sequential", "folded", "mapped", "compiled"])
+@pytest.mark.parametrize(
+    "execution",
+    [
+        *("folded", "compiled"),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("sequential", "mapped")),
+    ],
+)
 def test_whichever_way_a_chunk_is_computed_the_bits_do_not_depend_on_who_does(
     execution: str, lab: Lab
 ) -> None:
@@ -209,7 +226,13 @@ def test_a_worker_that_dies_changes_nothing(lab: Lab, calm: CalmRuns) -> None:
     assert digests(nodes_of(result.folder)) == digests(nodes_of(alone.folder))
 
 
-@pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 1), (1, 2), (3, 2), (3, 9)])
+@pytest.mark.parametrize(
+    ("done", "every"),
+    [
+        *((2, 1), (3, 2), (3, 9)),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 1), (3, 1), (1, 2))),
+    ],
+)
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     done: int, every: int, lab: Lab, calm: CalmRuns
 ) -> None:
@@ -237,11 +260,11 @@ def test_models_of_rounds_to_which_no_run_goes_back_are_dropped(lab: Lab) -> Non
     ("name", "execution"),
     [
         ("Unused", "sequential"),
-        ("Unused", "folded"),
+        pytest.param("Unused", "folded", marks=pytest.mark.soak),
         ("Unused", "auto"),
-        ("Shifted", "sequential"),
+        pytest.param("Shifted", "sequential", marks=pytest.mark.soak),
         ("Shifted", "folded"),
-        ("Shifted", "mapped"),
+        pytest.param("Shifted", "mapped", marks=pytest.mark.soak),
         ("WithScalar", "mapped"),
         ("WithBatchNorm", "sequential"),
     ],
@@ -322,16 +345,20 @@ def test_a_training_that_diverges_is_said_to(lab: Lab) -> None:
     [
         pytest.param({"outputs__client_digests": True}, id="a ring"),
         pytest.param(
-            {"name": "complete", "graph__mixing_steps": 2}, id="more steps, all neighbors"
+            {"name": "complete", "graph__mixing_steps": 2},
+            id="more steps, all neighbors",
+            marks=pytest.mark.soak,
         ),
         pytest.param({"name": "exponential", "strategy": "push_sum"}, id="weights beside models"),
-        pytest.param({"strategy": "gossip"}, id="rounds without training"),
+        pytest.param({"strategy": "gossip"}, id="rounds without training", marks=pytest.mark.soak),
         pytest.param({"model__model_type": "{code}:Half"}, id="numbers of half precision"),
         pytest.param(
             {"model__model_type": "{code}:Explosive", "model__options": {"limit": 2.6}},
             id="clients that diverge",
         ),
-        pytest.param({"model__model_type": "{code}:WithBatchNorm"}, id="counters"),
+        pytest.param(
+            {"model__model_type": "{code}:WithBatchNorm"}, id="counters", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_models_that_are_spilled_have_the_same_bits(
