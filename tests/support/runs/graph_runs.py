@@ -31,7 +31,7 @@ def digests(nodes: dict[str, Array]) -> list[str]:
 
 
 def over(lab: Lab, sites: Sequence[str], *observers: Any, **keys: Any) -> Federation:
-    config = lab.config(**{**ALONE, **on_a_graph(**keys)})
+    config = lab.config(**{**ALONE, "training__batch_size": 64, **on_a_graph(**keys)})
     cluster = FakeCluster([fake_machine("a", CPU=16)])
     return Federation(config, observers=observers, cluster=cluster, sites=sites)
 
