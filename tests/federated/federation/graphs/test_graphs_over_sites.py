@@ -31,6 +31,7 @@ from fedpilot.mediator.core.assignment import STRATEGIES
 from fedpilot.mediator.federation.futures import settle_as
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import Change, LyingSite
+from pairings import paired
 from shaky_sites import ShakySite, returning
 
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -41,9 +42,10 @@ GRAPHS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("assignment", ["capacity", "locality", "round_robin"])
 @pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.soak), 3])
-@pytest.mark.parametrize("name", list(GRAPHS))
+@pytest.mark.parametrize(
+    ("name", "assignment"), paired(GRAPHS, ["capacity", "locality", "round_robin"])
+)
 def test_however_many_sites_give_the_same_bits(
     name: str, sites: int, assignment: str, lab: Lab, calm: CalmRuns
 ) -> None:
@@ -131,7 +133,7 @@ def test_a_client_whose_training_diverges_is_done_without_at_every_site(
     assert digests_over(apart.folder) == digests_over(alone.folder)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_sum_out_of_range_repeats_the_round_at_every_site(steps: int, lab: Lab) -> None:
     keys = {"training__learning_rate": 1e9, "graph__mixing_steps": steps}
     log = Log()
@@ -179,19 +181,27 @@ def test_neighbors_are_at_one_site_wherever_they_are_in_the_population(
 
 # -- trouble -------------------------------------------------------------------------------------
 
+WHEN = ("before its work", "amid its work")
 
-@pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
+
 @pytest.mark.parametrize(
-    "order",
-    [*range(6, 14, 2), *(pytest.param(n, marks=pytest.mark.soak) for n in range(7, 14, 2))],
+    ("order", "when"),
+    [
+        *paired(range(6, 14, 2), WHEN),
+        *(
+            pytest.param(order, when, marks=pytest.mark.soak)
+            for order in range(7, 14, 2)
+            for when in WHEN
+        ),
+    ],
 )
 def test_a_site_that_is_lost_with_any_order_of_a_round_is_waited_for(
-    order: int, amid: bool, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
+    order: int, when: str, lab: Lab, calm: CalmRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = calm.at_one_site()
     monkeypatch.setattr("fedpilot.federated.federation.sites.sources.InProcessSite", ShakySite)
     monkeypatch.setattr(ShakySite, "moments", {"north": {order}})
-    monkeypatch.setattr(ShakySite, "amid", amid)
+    monkeypatch.setattr(ShakySite, "amid", when == WHEN[1])
     log = Log()
     with over(lab, NAMES, log) as federation:
         federation._events.observers.append(returning(federation, "north"))
@@ -277,7 +287,13 @@ LIMITED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("keys", [pytest.param(each, id=name) for name, each in LIMITED.items()])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(each, id=name, marks=pytest.mark.soak if name == "several steps" else ())
+        for name, each in LIMITED.items()
+    ],
+)
 def test_what_clients_exchange_counts_before_a_round_begins(keys: dict[str, Any], lab: Lab) -> None:
     free = run_over(lab, NAMES, **keys)
     first, second, *_ = rounds_of_traffic(free.folder)

@@ -18,6 +18,7 @@ from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import Replay
 from graph_runs import NAMES, digests_over, over, run_over
 from lying_sites import LyingSite
+from pairings import paired
 from records import Archive
 from shaky_sites import ShakySite
 
@@ -73,8 +74,12 @@ GRAPHS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "order"),
     [
-        *(("ring", order) for order in range(6, 13)),
-        *((name, 9) for name in GRAPHS if name != "ring"),
+        *(("ring", 6), ("ring", 9), ("ring", 12), ("torus", 9)),
+        *(pytest.param("ring", order, marks=pytest.mark.soak) for order in (7, 8, 10, 11)),
+        *(
+            pytest.param(name, 9, marks=pytest.mark.soak)
+            for name in ("matching", "complete", "k_connected")
+        ),
     ],
 )
 def test_clients_of_a_lost_site_sit_out_and_the_others_go_on(
@@ -90,8 +95,7 @@ def test_clients_of_a_lost_site_sit_out_and_the_others_go_on(
     check_one_site_repeats_it(lab, run)
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "push_sum"])
-@pytest.mark.parametrize("order", [7, 9])
+@pytest.mark.parametrize(("order", "strategy"), paired([7, 9], ["dpsgd", "push_sum"]))
 def test_sums_do_without_the_clients_of_a_lost_site(
     order: int, strategy: str, lab: Lab, shaky: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +115,15 @@ def there_at(site: str, log: Log) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "back"), [("ring", 2), ("ring", 4), *((name, 3) for name in GRAPHS if name != "ring")]
+    ("name", "back"),
+    [
+        *(("ring", 4), ("torus", 3)),
+        pytest.param("ring", 2, marks=pytest.mark.soak),
+        *(
+            pytest.param(name, 3, marks=pytest.mark.soak)
+            for name in ("matching", "complete", "k_connected")
+        ),
+    ],
 )
 def test_a_returned_site_continues_from_the_models_of_its_last_round_that_counted(
     name: str, back: int, lab: Lab, shaky: pytest.MonkeyPatch
