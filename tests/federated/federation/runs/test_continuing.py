@@ -21,6 +21,7 @@ from fedpilot.federated import Event, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.federation.runs.continuing import as_if_longer
+from pairings import paired
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,31 +47,37 @@ def gone_on(lab: Lab, done: int, **keys: Any) -> RunResult:
     return result
 
 
-@pytest.mark.parametrize("done", [1, 3])
 @pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param({}, id="plain"),
-        pytest.param({"federation__server_learning_rate": 0.5}, id="the server has a rate"),
-        pytest.param({"federation__aggregation_strategy": "fedadam"}, id="the server remembers"),
-        pytest.param({"training__client_update": "remembering"}, id="clients remember"),
-        pytest.param({"federation__aggregation_strategy": "median"}, id="every update"),
-        pytest.param({"evaluation__where": "sites", "evaluation__every": 2}, id="judged at sites"),
-        pytest.param({"outputs__client_digests": True}, id="with digests of clients"),
-    ],
+    ("keys", "done"),
+    paired(
+        [
+            pytest.param({}, id="plain"),
+            pytest.param({"federation__server_learning_rate": 0.5}, id="the server has a rate"),
+            pytest.param(
+                {"federation__aggregation_strategy": "fedadam"}, id="the server remembers"
+            ),
+            pytest.param({"training__client_update": "remembering"}, id="clients remember"),
+            pytest.param({"federation__aggregation_strategy": "median"}, id="every update"),
+            pytest.param(
+                {"evaluation__where": "sites", "evaluation__every": 2}, id="judged at sites"
+            ),
+            pytest.param({"outputs__client_digests": True}, id="with digests of clients"),
+        ],
+        ["1", "3"],
+    ),
 )
 def test_it_ends_in_the_bits_and_the_rows_of_one_run_of_that_length(
-    keys: dict[str, Any], done: int, lab: Lab, user_code: str
+    keys: dict[str, Any], done: str, lab: Lab, user_code: str
 ) -> None:
     if "training__client_update" in keys:
         keys = {"training__client_update": f"{user_code}:remembering"}
     whole = lab.run(federation__rounds=LONG, **keys)
-    result = gone_on(lab, done, **keys)
+    result = gone_on(lab, int(done), **keys)
     assert result.digest == whole.digest
     assert timeless(result.rows) == timeless(whole.rows)
     assert (result.best, result.best_round) == (whole.best, whole.best_round)
     manifest = json.loads((result.folder / "manifest.json").read_text())
-    assert (manifest["parent"]["run_id"], manifest["parent"]["round"]) == ("short", done)
+    assert (manifest["parent"]["run_id"], manifest["parent"]["round"]) == ("short", int(done))
     assert (
         manifest["identity"] == json.loads((whole.folder / "manifest.json").read_text())["identity"]
     )

@@ -23,16 +23,25 @@ from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Event, Federation, RunRefused, RunResult
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.federation.coordinator.gather import Gather
+from pairings import paired
 
 
-@pytest.mark.parametrize("at", ["round_started", "round_finished"])
-@pytest.mark.parametrize("number", [1, 2, ROUNDS])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(
+    ("at", "number", "every"),
+    paired(
+        [
+            pytest.param(at, number, id=f"{at}-{number}")
+            for at in ("round_started", "round_finished")
+            for number in (1, 2, ROUNDS)
+        ],
+        ["1", "3"],
+    ),
+)
 def test_an_interrupted_run_resumes_to_the_same_bits(
-    at: str, number: int, every: int, lab: Lab, reference: RunResult
+    at: str, number: int, every: str, lab: Lab, reference: RunResult
 ) -> None:
     stop = raising(KeyboardInterrupt(), at, round=number)
-    federation = lab.federation(stop, outputs__checkpoint_every=every)
+    federation = lab.federation(stop, outputs__checkpoint_every=int(every))
     with pytest.raises(KeyboardInterrupt):
         federation.run(run_id="r")
     federation.close()

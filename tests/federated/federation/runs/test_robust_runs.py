@@ -20,6 +20,7 @@ from fedpilot.federated.engine import journal as journal_module
 from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.prepare.costs import machine_memory
 from fedpilot.federated.site.rounds.star_round import SiteRound
+from pairings import paired
 from pulling import goal, present, pulling_code, pulling_keys
 
 CLIENTS, COHORT, ROUNDS = 12, 7, 3
@@ -158,7 +159,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, RunResu
 
 
 @EACH
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.soak), 3])
 def test_however_many_workers_give_the_same_bits(
     strategy: str, workers: int, lab: Lab, references: Mapping[str, RunResult]
 ) -> None:
@@ -167,14 +168,13 @@ def test_however_many_workers_give_the_same_bits(
     assert told(result) == told(references[strategy])
 
 
-@BOTH
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("nth", [1, 3, 5])
+@pytest.mark.parametrize(("strategy", "workers"), paired(["median", "trimmed_mean"], ["1", "3"]))
+@pytest.mark.parametrize("nth", [*(pytest.param(n, marks=pytest.mark.soak) for n in (1, 3)), 5])
 def test_a_worker_that_dies_in_a_round_changes_nothing(
-    strategy: str, workers: int, nth: int, lab: Lab, references: Mapping[str, RunResult]
+    strategy: str, workers: str, nth: int, lab: Lab, references: Mapping[str, RunResult]
 ) -> None:
     lost: list[Event] = []
-    federation = lab.federation(strategy, lost.append, resources__workers=workers)
+    federation = lab.federation(strategy, lost.append, resources__workers=int(workers))
     lab.cluster.faults.kill_at("train", nth)
     result = federation.run()
     assert "worker_lost" in [event.name for event in lost]
@@ -187,12 +187,15 @@ def alone(costs: Any, *_: Any) -> list[Any]:
     return list(np.argsort(-costs, kind="stable")[:, np.newaxis])
 
 
-@BOTH
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("at", [("train", 5), ("hand_up", 1), ("hand_up", 3)])
+@pytest.mark.parametrize(
+    ("strategy", "workers"), paired(["median", "trimmed_mean"], ["1", "2", "3"])
+)
+@pytest.mark.parametrize(
+    "at", [("train", 5), pytest.param(("hand_up", 1), marks=pytest.mark.soak), ("hand_up", 3)]
+)
 def test_a_worker_that_dies_with_what_it_collected_changes_nothing(
     strategy: str,
-    workers: int,
+    workers: str,
     at: tuple[str, int],
     lab: Lab,
     references: Mapping[str, RunResult],
@@ -200,7 +203,7 @@ def test_a_worker_that_dies_with_what_it_collected_changes_nothing(
 ) -> None:
     monkeypatch.setattr("fedpilot.federated.site.rounds.star_round.pieces", alone)
     seen: list[Event] = []
-    federation = lab.federation(strategy, seen.append, resources__workers=workers)
+    federation = lab.federation(strategy, seen.append, resources__workers=int(workers))
     lab.cluster.faults.kill_at(*at)
     result = federation.run()
     assert "worker_lost" in [event.name for event in seen]
@@ -334,8 +337,18 @@ def test_three_rounds_are_those_of_the_paper(
 # -- clients that send anything ---------------------------------------------------------------
 
 
-@EACH
-@pytest.mark.parametrize("evil", ["huge", "not_a_number"])
+@pytest.mark.parametrize(
+    ("strategy", "evil"),
+    [
+        *((name, "huge") for name in STRATEGIES),
+        *(
+            pytest.param(
+                name, "not_a_number", marks=() if name in ("median", "krum") else pytest.mark.soak
+            )
+            for name in STRATEGIES
+        ),
+    ],
+)
 def test_a_client_that_sends_anything_hardly_moves_the_model(
     strategy: str, evil: str, code: str, lab: Lab
 ) -> None:

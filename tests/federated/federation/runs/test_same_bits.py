@@ -27,6 +27,7 @@ from federations import (
 from fedpilot.federated import RunResult, models
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine import journal as journal_module
+from pairings import paired
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
@@ -38,13 +39,12 @@ def test_however_many_workers_give_the_same_bits(
     assert timeless(result.rows) == timeless(reference.rows)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 4, 5, 7])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("nth", "workers"), paired([1, 2, 4, 5, 7], ["1", "3"]))
 def test_a_worker_that_dies_in_a_round_changes_nothing(
-    nth: int, workers: int, lab: Lab, reference: RunResult
+    nth: int, workers: str, lab: Lab, reference: RunResult
 ) -> None:
     log = Log()
-    federation = lab.federation(log, resources__workers=workers)
+    federation = lab.federation(log, resources__workers=int(workers))
     lab.cluster.faults.kill_at("train", nth)
     lab.cluster.faults.kill_at("evaluate_test", 2)
     result = federation.run()
@@ -110,11 +110,11 @@ def test_every_kind_of_model_learns_and_resumes(model: str, lab: Lab, user_code:
     ("model", "execution"),
     [
         ("mlp", "compiled"),
-        ("Leaky", "folded"),
+        pytest.param("Leaky", "folded", marks=pytest.mark.soak),
         ("Unused", "folded"),
         ("Bag", "mapped"),
         ("Recurrent", "sequential"),
-        ("Convolutional", "folded"),
+        pytest.param("Convolutional", "folded", marks=pytest.mark.soak),
     ],
 )
 def test_auto_gives_the_same_bits_whoever_works_and_dies(
@@ -145,7 +145,11 @@ def test_auto_gives_the_same_bits_whoever_works_and_dies(
 @pytest.mark.parametrize(
     "workers", [3, *(pytest.param(count, marks=pytest.mark.soak) for count in (2, 4))]
 )
-@pytest.mark.parametrize("pieces", ["as they are", "many"])
+@pytest.mark.parametrize(
+    ("undisturbed", "pieces"),
+    paired(EXECUTIONS, ["as they are", "many"]),
+    indirect=["undisturbed"],
+)
 def test_every_execution_gives_the_same_bits_however_many_work(
     workers: int, pieces: str, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,12 +172,19 @@ def test_the_executions_agree_but_for_rounding(lab: Lab) -> None:
             np.testing.assert_allclose(other[name], array, rtol=0, atol=2e-5)
 
 
-EARLY_AND_LATE = (1, 2, 3, 8, 21, 55)
+EARLY_AND_LATE = (1, 2, 3, 21)
+DYING = {
+    "train, nothing saved": ("train", False),
+    "hand_up, nothing saved": ("hand_up", False),
+    "train, all saved": ("train", True),
+    "hand_up, all saved": ("hand_up", True),
+}
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("method", ["train", "hand_up"])
-@pytest.mark.parametrize("saving", [False, True], ids=["nothing saved", "all saved"])
+@pytest.mark.parametrize(
+    ("undisturbed", "dying"), paired(EXECUTIONS, list(DYING)), indirect=["undisturbed"]
+)
 @pytest.mark.parametrize(
     "calls",
     [
@@ -184,14 +195,14 @@ EARLY_AND_LATE = (1, 2, 3, 8, 21, 55)
 def test_workers_that_die_at_any_call_change_nothing(
     calls: Sequence[int],
     workers: int,
-    method: str,
-    saving: bool,
+    dying: str,
     lab: Lab,
     undisturbed: Undisturbed,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also between pieces, while sums are kept at the workers and while they are handed up."""
     keys, reference = undisturbed
+    method, saving = DYING[dying]
     many_pieces(monkeypatch)
     if saving:
         monkeypatch.setattr(journal_module, "worth_saving", lambda *_args: True)
@@ -210,22 +221,35 @@ def test_workers_that_die_at_any_call_change_nothing(
     assert killed >= 3
 
 
-@pytest.mark.parametrize("nth", [3, 5, 7])
+@pytest.mark.parametrize(
+    ("undisturbed", "nth"), paired(EXECUTIONS, ["3", "5", "7"]), indirect=["undisturbed"]
+)
 def test_a_worker_that_never_comes_back_takes_only_its_sum_along(
-    nth: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+    nth: str, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has trained for this round, and dies again whenever it is started."""
     keys, reference = undisturbed
     one_by_one(monkeypatch)
     federation = lab.federation(**keys, resources__workers=2, resources__worker_restarts=1)
-    lab.cluster.faults.kill_at("train", nth)
+    lab.cluster.faults.kill_at("train", int(nth))
     for start in (3, 4, 5):
         lab.cluster.faults.kill_at("hello", start)
     result = in_time(federation.run)
     assert result.digest == reference.digest
 
 
-@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.soak) for n in range(4))])
+@pytest.mark.parametrize(
+    ("undisturbed", "seed"),
+    [
+        pytest.param("compiled", 5),
+        *(
+            pytest.param(execution, seed, marks=pytest.mark.soak)
+            for execution in EXECUTIONS
+            for seed in range(4)
+        ),
+    ],
+    indirect=["undisturbed"],
+)
 def test_workers_that_die_at_random_calls_all_the_time_change_nothing(
     seed: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.errors import ModelNotFinite
 from fedpilot.federated.federation.run_folder.folder import read_checkpoint
 from fedpilot.federated.federation.verify import Replay
+from pairings import paired
 from pulling import CLIENTS, ROUNDS, goal, present, pulling_code, pulling_keys
 from records import Archive, written_at_once
 
@@ -97,18 +98,17 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str
         yield {name: lab.run(**keys_of(name, resources__workers=1)) for name in STRATEGIES}
 
 
-@EACH
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("strategy", "workers"), paired(STRATEGIES, ["2", "3"]))
 def test_workers_that_die_and_how_many_there_are_change_nothing(
     strategy: str,
-    workers: int,
+    workers: str,
     lab: Lab,
     references: Mapping[str, RunResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     many_pieces(monkeypatch)
     log = Log()
-    federation = lab.federation(log, **keys_of(strategy, resources__workers=workers))
+    federation = lab.federation(log, **keys_of(strategy, resources__workers=int(workers)))
     lab.cluster.faults.kill_at("train", 5)
     result = federation.run()
     assert log.of("worker_lost")
@@ -126,12 +126,11 @@ def test_two_sites_give_the_bits_of_one(
         assert federation.run().digest == references[strategy].digest
 
 
-@EACH
-@pytest.mark.parametrize("at", [2, 4])
+@pytest.mark.parametrize(("strategy", "at"), paired(STRATEGIES, ["2", "4"]))
 def test_a_resumed_run_has_the_memory_of_its_checkpoint(
-    strategy: str, at: int, lab: Lab, references: Mapping[str, RunResult]
+    strategy: str, at: str, lab: Lab, references: Mapping[str, RunResult]
 ) -> None:
-    stop = raising(KeyboardInterrupt(), "round_started", at)
+    stop = raising(KeyboardInterrupt(), "round_started", int(at))
     with pytest.raises(KeyboardInterrupt):
         lab.federation(stop, **keys_of(strategy)).run(run_id="r")
     newest = max((lab.runs / "r" / "checkpoints").iterdir())

@@ -12,6 +12,7 @@ import pytest
 from federations import (
     CLIENTS,
     COHORT,
+    EXECUTIONS,
     Lab,
     Log,
     Undisturbed,
@@ -26,6 +27,7 @@ from fedpilot.federated.engine.tensor_files import read_tensors
 from fedpilot.federated.engine.trainers.sequential import SequentialTrainer
 from fedpilot.federated.site.rounds.star_round import SiteRound
 from fedpilot.federated.site.workers.node import FederatedNode
+from pairings import paired
 
 
 class Trained(list[tuple[int, int]]):
@@ -149,14 +151,16 @@ def test_a_journal_that_cannot_be_read_is_trained_again(lab: Lab, reference: Run
 
 
 @pytest.mark.usefixtures("always_saving")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("undisturbed", "workers"), paired(EXECUTIONS, ["1", "2"]), indirect=["undisturbed"]
+)
 def test_a_round_of_many_pieces_goes_on_from_the_journal(
-    workers: int, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+    workers: str, lab: Lab, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends in the middle of a round; what was saved is not trained again."""
     keys, reference = undisturbed
     one_by_one(monkeypatch)
-    few = {"resources__workers": workers, "resources__worker_restarts": 0}
+    few = {"resources__workers": int(workers), "resources__worker_restarts": 0}
     for run in ("r0", "r1", "r2", "r3", "r4"):  # one may be over before a part is saved
         lab.cluster.faults._planned.clear()
         with monkeypatch.context() as patch, lab.federation(**keys, **few) as federation:
