@@ -124,6 +124,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 @settings(
     deadline=None,
+    max_examples=settings().max_examples // 4,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

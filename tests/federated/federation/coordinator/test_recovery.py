@@ -19,6 +19,7 @@ from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.mediator import GangRequest, Payload, Refusal
 from fedpilot.mediator.core.reservation import Answer
 from fedpilot.mediator.federation.futures import done
+from pairings import paired
 from shaky_sites import SITES, Moments, Region, ShakySite, returning
 
 
@@ -30,25 +31,33 @@ def region(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Region:
 
 
 TRAINED_AT_SITES = {"evaluation__where": "sites", "evaluation__clients": "all"}
+HOW: dict[str, tuple[bool, dict[str, Any]]] = {
+    "before its work, judged here": (False, {}),
+    "amid its work, judged at sites": (True, TRAINED_AT_SITES),
+    "before its work, judged at sites": (False, TRAINED_AT_SITES),
+    "amid its work, judged here": (True, {}),
+}
 
 
-@pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
 @pytest.mark.parametrize(
-    "moments",
-    [
-        pytest.param({"west": {0}}, id="with the first round"),
-        pytest.param({"west": {1}}, id="with the first judging"),
-        pytest.param({"north": {4}}, id="in the middle of the run"),
-        pytest.param({"east": {1}}, id="the one that tries out and judges"),
-        pytest.param({"west": {2}, "north": {3}}, id="two of three"),
-        pytest.param({"west": {2}, "north": {2}}, id="two in one round"),
-        pytest.param({"west": {2}, "north": {3}}, id="another during the redo"),
-    ],
+    ("moments", "how"),
+    paired(
+        [
+            pytest.param({"west": {0}}, id="with the first round"),
+            pytest.param({"west": {1}}, id="with the first judging"),
+            pytest.param({"north": {4}}, id="in the middle of the run"),
+            pytest.param({"east": {1}}, id="the one that tries out and judges"),
+            pytest.param({"west": {2}, "north": {3}}, id="two of three"),
+            pytest.param({"west": {2}, "north": {2}}, id="two in one round"),
+            pytest.param({"west": {2}, "north": {3}}, id="another during the redo"),
+        ],
+        list(HOW),
+    ),
 )
-@pytest.mark.parametrize("keys", [{}, TRAINED_AT_SITES], ids=["judged here", "judged at sites"])
 def test_a_lost_site_changes_no_bit(
-    moments: Moments, amid: bool, keys: dict[str, Any], calm: CalmRuns, region: Region
+    moments: Moments, how: str, calm: CalmRuns, region: Region
 ) -> None:
+    amid, keys = HOW[how]
     reference = calm.run(resources__workers=1, **keys)
     result = in_time(region.federation(moments, amid=amid, **keys).run)
     assert result.digest == reference.digest
@@ -59,7 +68,9 @@ def test_a_lost_site_changes_no_bit(
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     moments=st.dictionaries(

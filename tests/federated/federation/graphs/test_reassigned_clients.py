@@ -155,7 +155,13 @@ def test_clients_move_as_links_change_and_no_bit_does(lab: Lab, calm: Calm) -> N
     assert [event["round"] for event in log.of("assignment_kept")] == [5]
 
 
-@pytest.mark.parametrize("keys", [{"strategy": "push_sum"}, {"strategy": "gossip"}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({"strategy": "push_sum"}, id="push_sum"),
+        pytest.param({"strategy": "gossip"}, id="gossip", marks=pytest.mark.soak),
+    ],
+)
 def test_whatever_clients_have_moves_with_them(keys: dict[str, Any], lab: Lab) -> None:
     log = Log()
     run = run_moving(lab, {1: SLOW}, log, **keys)
@@ -336,7 +342,11 @@ def test_a_crash_after_the_copies_and_before_the_switch(
     calm.check(run)
 
 
-@pytest.mark.parametrize("every", [1, 5], ids="a checkpoint every {} rounds".format)
+@pytest.mark.parametrize(
+    "every",
+    [5, pytest.param(1, marks=pytest.mark.soak)],
+    ids="a checkpoint every {} rounds".format,
+)
 def test_a_crash_after_the_switch(every: int, lab: Lab, calm: Calm) -> None:
     keys = {"outputs__checkpoint_every": every}
     before = interrupted(lab, raising(KeyboardInterrupt(), "reassigned"), **keys)
@@ -368,7 +378,13 @@ class LostAsItCopies(ShakySite):
         return super().deliver(order, key, purpose)
 
 
-@pytest.mark.parametrize("kind", ["replica_room", "give_replica", "take_replica"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "take_replica",
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("replica_room", "give_replica")),
+    ],
+)
 def test_a_site_that_is_lost_amid_a_move_ends_the_move_and_not_the_run(
     kind: str, lab: Lab, calm: Calm, outages: Outages
 ) -> None:
