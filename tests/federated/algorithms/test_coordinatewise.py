@@ -68,7 +68,7 @@ def test_the_trimmed_mean_is_the_mean_of_what_is_left(rows: list[list[float]], t
 
 @pytest.mark.parametrize("algorithm", [median(), trimmed_mean(0.2)], ids=lambda a: a.name)
 @given(rows=tables, data=st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings().max_examples // 3)
 def test_who_sends_what_and_in_which_order_does_not_matter(
     algorithm: Algorithm, rows: list[list[float]], data: st.DataObject
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.algorithms import algorithm_of, krum, median, multi_krum
 from fedpilot.federated.algorithms.every_update import WIDTH
@@ -47,6 +47,7 @@ whole = st.integers(-50, 50).map(float)
 tables = st.lists(st.lists(whole, min_size=3, max_size=3), min_size=1, max_size=8)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(rows=tables, byzantine=st.integers(1, 3))
 def test_krum_is_the_input_of_the_papers_score(rows: list[list[float]], byzantine: int) -> None:
     """Whole numbers, whose distances are exact: ties are ties, and the first client wins."""
@@ -70,6 +71,7 @@ def test_multi_krum_is_the_mean_of_the_best(
 
 
 @pytest.mark.parametrize("algorithm", [krum(1), multi_krum(1), multi_krum(1, 2)])
+@settings(max_examples=settings().max_examples // 3)
 @given(rows=tables, data=st.data())
 def test_the_order_in_which_updates_arrive_does_not_matter(
     algorithm: Algorithm, rows: list[list[float]], data: st.DataObject

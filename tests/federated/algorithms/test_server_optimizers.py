@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.algorithms import algorithm_of, fedadagrad, fedadam, fedavgm, fedyogi
 from fedpilot.federated.algorithms.server_step import ServerOptimizer, stepped
@@ -58,6 +58,7 @@ def by_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], rounds
     return seen
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(rounds=updates, rate=rates, first=betas, second=betas, tau=taus)
 def test_fedadam_with_its_bias_corrected_is_adam(
     rounds: Array, rate: float, first: float, second: float, tau: float

@@ -457,7 +457,7 @@ options = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 @given(options, st.floats(1e-300, 1e300), st.text())
 def test_what_is_written_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], rate: float, folder: str

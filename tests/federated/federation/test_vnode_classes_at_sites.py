@@ -156,7 +156,8 @@ def test_the_examples_in_the_docs_run(
     )
     path = tmp_path / "example.yaml"
     path.write_text(text)
-    changes = ["federation.rounds=1", f"outputs.folder={tmp_path}", "outputs.curves=false"]
+    changes = ["federation.rounds=1", "federation.clients_per_round=8"]
+    changes += [f"outputs.folder={tmp_path}", "outputs.curves=false"]
     machine = fake_machine("a", {"gpu-type": "a100"}, CPU=8, GPU=2, memory=8e9)
     with Federation(path, overrides=changes, cluster=FakeCluster([machine])) as running:
         assert running.run().rounds == 1

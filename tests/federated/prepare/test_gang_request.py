@@ -96,7 +96,12 @@ def test_a_model_that_was_registered_anew_is_the_new_one(lab: Lab) -> None:
 
 def test_a_run_hides_what_there_is_from_the_search_for_garbage_and_gives_it_back(lab: Lab) -> None:
     frozen: list[int] = []
-    lab.run(lambda _event: frozen.append(gc.get_freeze_count()))
+
+    def count(event: Event) -> None:
+        if event.name == "round_started":
+            frozen.append(gc.get_freeze_count())
+
+    lab.run(count, federation__rounds=1)
     assert max(frozen) > 0
     assert gc.get_freeze_count() == 0
 

@@ -371,7 +371,9 @@ class AgainstDicts(RuleBasedStateMachine):
 
 
 TestAgainstDicts = AgainstDicts.TestCase
-TestAgainstDicts.settings = settings(stateful_step_count=30)
+TestAgainstDicts.settings = settings(
+    max_examples=settings().max_examples // 3, stateful_step_count=30
+)
 
 
 def test_threads_get_what_they_ask_for(tmp_path: Path) -> None:

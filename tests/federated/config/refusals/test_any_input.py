@@ -38,7 +38,7 @@ def test_any_bytes_are_read_or_refused(
     load_or_refuse(write(tmp_path_factory.getbasetemp(), content))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(yaml_like)
 def test_anything_like_yaml_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: str

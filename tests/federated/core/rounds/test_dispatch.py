@@ -388,9 +388,11 @@ NEVER_GONE = {
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        pytest.param(1, STATES - {"a piece tried a third time"}, id="1"),
+        pytest.param(1, STATES - {"a piece tried a third time"}, id="1", marks=pytest.mark.soak),
         pytest.param(2, STATES, id="2"),
-        pytest.param(10**9, STATES - NEVER_GONE, id="workers may die for ever"),
+        pytest.param(
+            10**9, STATES - NEVER_GONE, id="workers may die for ever", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_whatever_happens(limit: int, expected: set[str]) -> None:

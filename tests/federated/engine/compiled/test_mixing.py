@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.core.state import Array
 from fedpilot.federated.core.topology.edges import Edges
@@ -47,6 +47,7 @@ def exactly(rows: Array, mixing: Mixing, exponent: int, reference: Array) -> Arr
     return found
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.integers(1, 8),
     st.integers(0, 30),

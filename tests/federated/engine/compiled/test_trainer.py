@@ -125,7 +125,7 @@ CASES = {
 # -- the same as one by one -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "optimizer"), paired(CASES, list(OPTIMIZERS), 2))
+@pytest.mark.parametrize(("name", "optimizer"), paired(CASES, list(OPTIMIZERS)))
 def test_it_is_what_training_one_by_one_gives(name: str, optimizer: str) -> None:
     """In float64, over two rounds of unequal clients: some below a batch, one without samples."""
     clients = CASES[name].clients(number_of_epochs=2, **OPTIMIZERS[optimizer])
@@ -142,7 +142,6 @@ def test_it_is_what_training_one_by_one_gives(name: str, optimizer: str) -> None
     paired(
         [pytest.param(e, b, id=f"{e}-{b}") for e in (1, 2, 3) for b in (1, 3, 4, 5, 9, 64)],
         list(OPTIMIZERS),
-        2,
     ),
 )
 def test_whatever_the_size_of_a_batch(epochs: int, batch: int, optimizer: str) -> None:
@@ -151,7 +150,7 @@ def test_whatever_the_size_of_a_batch(epochs: int, batch: int, optimizer: str) -
     assert apart(clients.train(), clients.train(kind=COMPILED)) < 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 4, deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=4),
     st.lists(st.integers(0, 12), min_size=1, max_size=5),
@@ -247,11 +246,13 @@ def test_samples_are_only_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["mlp", "mlp on images", "a layer by itself", "three layers of odd widths", "sigmoid",
-     "widths beyond a vector"],
+    ("name", "optimizer"),
+    paired(
+        ["mlp", "mlp on images", "a layer by itself", "three layers of odd widths", "sigmoid",
+         "widths beyond a vector"],
+        ["sgd", "momentum", "adam"],
+    ),
 )  # fmt: skip
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_a_clients_bits_do_not_depend_on_its_mates(name: str, optimizer: str) -> None:
     """Nor on its place among them, nor on how many there could be."""
     training = {"number_of_epochs": 2, **OPTIMIZERS[optimizer]}
@@ -259,7 +260,7 @@ def test_a_clients_bits_do_not_depend_on_its_mates(name: str, optimizer: str) ->
     everybody = clients.everybody
     alone = {c: clients.one(c, kind=COMPILED, chunk_size=1).bits for c in everybody}
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=settings().max_examples // 8, deadline=None)
     @given(
         st.permutations(everybody), st.integers(1, len(everybody)), st.integers(1, len(everybody))
     )
@@ -375,10 +376,9 @@ def test_the_module_itself_is_left_as_it_is() -> None:
         assert all(parameter.grad is None for parameter in clients.module.parameters())
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_worker_finds_nothing_wrong(case: Case, optimizer: str) -> None:
-    case.clients(double=False, optimizer=optimizer).trainers.checked(Execution(COMPILED, 4))
+@pytest.mark.parametrize(("name", "optimizer"), paired(CASES, ["sgd", "adam"]))
+def test_a_worker_finds_nothing_wrong(name: str, optimizer: str) -> None:
+    CASES[name].clients(double=False, optimizer=optimizer).trainers.checked(Execution(COMPILED, 4))
 
 
 def test_a_worker_finds_what_only_pretends_to_be_a_chain() -> None:

@@ -12,6 +12,7 @@ from clients import FEATURES
 from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.errors import ExecutionRefused
 from module_builders import OPTIMIZERS, layers, linear
+from pairings import paired
 from stackable_modules import CASES, STACKED, Case
 
 CHUNK = 8
@@ -30,8 +31,7 @@ GPU = torch.cuda.is_available()
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU of NVIDIA")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("case", FOLDED)
+@pytest.mark.parametrize(("case", "optimizer"), paired(FOLDED, list(OPTIMIZERS)))
 def test_rows_without_a_client_change_no_bit(case: Case, optimizer: str) -> None:
     """On a CPU, whose bits do not depend on the number of rows."""
     how = {"double": False, "number_of_epochs": 2, **OPTIMIZERS[optimizer]}
@@ -93,7 +93,9 @@ def test_on_a_gpu_training_together_is_training_one_by_one(case: Case, kind: str
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "depthwise conv"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", pytest.param("resnet", marks=pytest.mark.soak), "depthwise conv"]
+)
 def test_a_client_that_diverges_changes_no_mate(name: str, device: str) -> None:
     how = {"device": device, "double": False, "number_of_epochs": 2, "all_rows": True}
     clients = CASES[name].clients(**how)

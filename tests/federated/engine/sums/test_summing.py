@@ -144,7 +144,7 @@ def rounds(draw: st.DrawFn) -> tuple[dict[str, Array], list[Client]]:
     ]
 
 
-@settings(max_examples=120)
+@settings(max_examples=settings().max_examples // 2)
 @given(rounds(), st.sampled_from([0, 8, 40]))
 def test_it_is_the_sum_that_partial_add_gives(
     given_round: tuple[dict[str, Array], list[Client]], coarser: int
@@ -154,7 +154,7 @@ def test_it_is_the_sum_that_partial_add_gives(
     assert everything(quick) == everything(slow)
 
 
-@settings(max_examples=80)
+@settings(max_examples=settings().max_examples // 3)
 @given(rounds(), st.data())
 def test_neither_order_nor_grouping_nor_taking_it_in_parts_matters(
     given_round: tuple[dict[str, Array], list[Client]], data: st.DataObject
@@ -173,7 +173,7 @@ def test_neither_order_nor_grouping_nor_taking_it_in_parts_matters(
 
 
 @pytest.mark.parametrize("tile", [1, 7, 1000, 1 << 24])
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 @given(given_round=rounds())
 def test_any_device_gives_the_same_sum(
     tile: int, given_round: tuple[dict[str, Array], list[Client]]

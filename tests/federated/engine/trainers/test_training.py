@@ -13,6 +13,7 @@ from clients import CLASSES, FEATURES, Clients, dense, numbers
 from fedpilot.federated.core.state import digest
 from fedpilot.federated.engine.training.modules import state_of
 from fedpilot.federated.errors import ClientFailed
+from pairings import paired
 from trained_models import (
     KINDS,
     LARGE,
@@ -32,14 +33,16 @@ from trained_models import (
     with_dropout,
 )
 
+BY_NAME: dict[str, dict[str, Any]] = {str(each.id): each.values[0] for each in OPTIMIZERS}
+
 # -- nothing else -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", OPTIMIZERS)
-@pytest.mark.parametrize(("make", "kind"), TRAINED)
+@pytest.mark.parametrize(("make", "kind", "optimizer"), paired(TRAINED, list(BY_NAME)))
 def test_the_result_does_not_depend_on_who_trained_before(
-    make: Make, kind: str, training: dict[str, Any]
+    make: Make, kind: str, optimizer: str
 ) -> None:
+    training = BY_NAME[optimizer]
     alone = clients(make, **training).one(OTHER, kind=kind).bits
     after = clients(make, **training)
     after.one(LARGE, kind=kind)
@@ -63,12 +66,11 @@ def test_training_changes_what_it_returns(make: Make, kind: str) -> None:
     assert digest(trained.one(kind=kind).state) != digest(trained.initial)
 
 
-@pytest.mark.parametrize("training", OPTIMIZERS)
-@pytest.mark.parametrize(("make", "kind"), TRAINED)
+@pytest.mark.parametrize(("make", "kind", "optimizer"), paired(TRAINED, list(BY_NAME)))
 def test_clients_that_begin_with_models_of_their_own_train_as_each_does_alone(
-    make: Make, kind: str, training: dict[str, Any]
+    make: Make, kind: str, optimizer: str
 ) -> None:
-    trained = clients(make, **training)
+    trained = clients(make, **BY_NAME[optimizer])
     first = {client: after.state for client, after in trained.train(kind=kind).items()}
     moved = [
         name

@@ -66,18 +66,18 @@ def test_another_process_writes_into_the_part_that_it_was_lent() -> None:
     assert shared.stack.columns["n"].tolist() == [0, 7, 7, 0]
 
 
-@pytest.mark.parametrize("places", [slice(0, 64), np.arange(64)], ids=["a slice", "places"])
+@pytest.mark.parametrize("places", [slice(0, 16), np.arange(16)], ids=["a slice", "places"])
 def test_spilled_states_stay_in_memory_no_longer_than_they_are_used(
     places: slice | Indices, tmp_path: Path
 ) -> None:
     layout = Layout.of({"w": np.zeros(1 << 14, np.float32)})
-    spilled, borrowed = SharedStack(layout, 64, Spill(tmp_path, 4 * layout.length)), Borrowed()
+    spilled, borrowed = SharedStack(layout, 16, Spill(tmp_path, 4 * layout.length)), Borrowed()
     for number, some in enumerate(spilled.blocks(places)):
         spilled.stack.rows[some] = number
         assert 0 < own_pages(str(tmp_path)) <= 4 * layout.length
     assert own_pages(str(tmp_path)) == 0
-    lent = borrowed.stack(spilled.lend(slice(0, 64)))
-    assert lent.rows[:, 0].tolist() == [number for number in range(16) for _ in range(4)]
+    lent = borrowed.stack(spilled.lend(slice(0, 16)))
+    assert lent.rows[:, 0].tolist() == [number for number in range(4) for _ in range(4)]
     borrowed.let_go()
     assert own_pages(str(tmp_path)) == 0
     assert not list(tmp_path.iterdir())
