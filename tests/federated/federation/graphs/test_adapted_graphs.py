@@ -13,6 +13,7 @@ from federations import CLIENTS, Lab, Log, in_time, on_a_graph, raising, timeles
 from fedpilot.federated.errors import ConfigError, GraphNotAdapted, RunRefused
 from fedpilot.federated.federation.verify import Replay
 from graph_runs import NAMES, digests_over, over, run_over
+from pairings import paired
 from records import Archive
 from shaky_sites import ShakySite, returning
 
@@ -105,8 +106,9 @@ def test_the_graph_decides_from_its_round_on(lab: Lab, code: str) -> None:
     assert lab.run(**on_a_graph(**adapted(f"{code}:same"))).digest == plain.digest
 
 
-@pytest.mark.parametrize("adapt", ["chords", "best", "similar"])
-@pytest.mark.parametrize("strategy", ["dpsgd", "push_sum"])
+@pytest.mark.parametrize(
+    ("adapt", "strategy"), paired(["chords", "best", "similar"], ["dpsgd", "push_sum"])
+)
 def test_however_many_sites_give_the_same_bits(
     adapt: str, strategy: str, lab: Lab, code: str
 ) -> None:
@@ -139,7 +141,9 @@ def test_a_resumed_run_reads_its_graph_and_asks_for_no_other(
     assert [number for *_, number in calls] == [5]
 
 
-@pytest.mark.parametrize("order", [14, 16, 18, 20])
+@pytest.mark.parametrize(
+    "order", [14, 18, *(pytest.param(n, marks=pytest.mark.soak) for n in (16, 20))]
+)
 def test_a_site_that_was_lost_gets_the_graph_again(
     order: int, lab: Lab, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

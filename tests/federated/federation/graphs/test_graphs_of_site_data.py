@@ -107,7 +107,13 @@ def hospitals(tmp_path: Path) -> Any:
         yield Hospitals(tmp_path, undo)
 
 
-@pytest.mark.parametrize("name", list(GRAPHS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ring", "torus"),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("matching", "k_connected")),
+    ],
+)
 def test_the_bits_are_those_of_the_same_data_in_one_process(
     name: str, hospitals: Hospitals
 ) -> None:
@@ -130,7 +136,13 @@ def at_sites(run: Path, after: int = ROUNDS) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("assignment", ["capacity", "locality", "round_robin"])
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "locality",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("capacity", "round_robin")),
+    ],
+)
 def test_no_strategy_moves_a_client_whose_data_may_not_move(
     assignment: str, hospitals: Hospitals
 ) -> None:

@@ -16,6 +16,7 @@ from fedpilot.federated.core.state import Array
 from fedpilot.federated.errors import ConfigError
 from graph_runs import NAMES, nodes_of, run_over
 from lying_sites import Change, LyingSite
+from pairings import paired
 
 
 def accuracies(nodes: dict[str, Array], samples: list[tuple[Array, Array]]) -> list[float]:
@@ -27,8 +28,9 @@ def accuracies(nodes: dict[str, Array], samples: list[tuple[Array, Array]]) -> l
     ]
 
 
-@pytest.mark.parametrize("where", ["coordinator", "sites"])
-@pytest.mark.parametrize("strategy", ["dpsgd", "push_sum"])
+@pytest.mark.parametrize(
+    ("where", "strategy"), paired(["coordinator", "sites"], ["dpsgd", "push_sum"])
+)
 def test_scores_are_those_of_the_clients_models(where: str, strategy: str, lab: Lab) -> None:
     keys = on_a_graph(strategy=strategy, evaluation__where=where, evaluation__nodes="all")
     with lab.federation(**keys) as federation:

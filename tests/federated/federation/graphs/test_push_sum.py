@@ -128,10 +128,10 @@ def test_gossip_conserves_the_mean_to_the_rounding_of_its_type(lab: Lab) -> None
     ("name", "strategy"),
     [
         ("exponential", "push_sum"),
-        ("custom", "push_sum"),
-        ("tree", "push_sum"),
+        pytest.param("custom", "push_sum", marks=pytest.mark.soak),
+        pytest.param("tree", "push_sum", marks=pytest.mark.soak),
         ("ring", "gossip"),
-        ("matching", "gossip"),
+        pytest.param("matching", "gossip", marks=pytest.mark.soak),
     ],
 )
 def test_workers_and_sites_and_a_resume_do_not_change_any_nodes_bits(

@@ -29,6 +29,7 @@ from fedpilot.federated.engine.trainers.group_rounds import GroupRounds
 from fedpilot.federated.federation.setup.global_model import GlobalModel
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.mediator import InProcessSite
+from pairings import paired
 from records import Archive
 from shaky_sites import Region, ShakySite
 
@@ -46,8 +47,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 # -- the same bits --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pieces", ["as they are", "many"])
-@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize(("workers", "pieces"), paired([2, 3, 8], ["as they are", "many"]))
 def test_however_many_workers_give_the_same_bits(
     workers: int, pieces: str, lab: Lab, grouped: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +58,9 @@ def test_however_many_workers_give_the_same_bits(
     assert timeless(result.rows) == timeless(grouped.rows)
 
 
-@pytest.mark.parametrize("assignment", ["capacity", "round_robin"])
+@pytest.mark.parametrize(
+    "assignment", [pytest.param("capacity", marks=pytest.mark.soak), "round_robin"]
+)
 def test_sites_give_the_same_bits_as_one(assignment: str, lab: Lab) -> None:
     keys = by_groups(5, federation__assignment=assignment, resources__workers=1)
     alone = lab.run(**keys)
@@ -69,7 +71,7 @@ def test_sites_give_the_same_bits_as_one(assignment: str, lab: Lab) -> None:
     assert timeless(apart.rows) == timeless(alone.rows)
 
 
-@pytest.mark.parametrize("execution", ["folded", "compiled"])
+@pytest.mark.parametrize("execution", [pytest.param("folded", marks=pytest.mark.soak), "compiled"])
 def test_whichever_way_a_chunk_is_computed_the_bits_do_not_depend_on_who_does(
     execution: str, lab: Lab
 ) -> None:
@@ -95,7 +97,7 @@ def test_buffers_and_scalars_are_averaged_in_groups_too(
     assert lab.run(**by_groups(steps=1, **keys)).digest == star.digest != one.digest
 
 
-@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("nth", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_the_group_of_a_worker_that_dies_is_trained_again(
     nth: int, lab: Lab, grouped: RunResult
 ) -> None:
@@ -170,7 +172,13 @@ def region(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Region:
     return Region(archive)
 
 
-@pytest.mark.parametrize("amid", [False, True], ids=["before its work", "amid its work"])
+@pytest.mark.parametrize(
+    "amid",
+    [
+        pytest.param(False, id="before its work", marks=pytest.mark.soak),
+        pytest.param(True, id="amid its work"),
+    ],
+)
 def test_groups_of_a_lost_site_are_trained_elsewhere_as_wholes(
     amid: bool, archive: Archive, region: Region
 ) -> None:
