@@ -171,7 +171,14 @@ def test_a_run_writes_its_plan_and_the_next_plan_takes_what_it_measured() -> Non
     assert planned("--like", "before", *east)["sites"][0]["link"]["up"] is None
 
 
-@pytest.mark.parametrize("spoilt", ["", "{", "[]", "{}", '{"sites": 3}'])
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "{",
+        '{"sites": 3}',
+        *(pytest.param(text, marks=pytest.mark.soak) for text in ("", "[]", "{}")),
+    ],
+)
 def test_a_spoilt_plan_does_not_spoil_the_end_of_a_run(spoilt: str) -> None:
     def spoil(event: Event) -> None:
         if event.name == "round_finished":

@@ -118,7 +118,7 @@ def test_what_single_clients_do_is_done_on_their_class(lab: Lab, places: Places)
     places.check("host", "train_one")
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5])
+@pytest.mark.parametrize("nth", [2, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 5))])
 def test_a_death_is_the_loss_of_its_class(nth: int, lab: Lab, places: Places) -> None:
     federation = lab.federation(**EVERYBODY, **SPLIT)
     lab.cluster.faults.kill_at("train", nth)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.strategies import DrawFn
 
 from fedpilot.federated.core.topology.graph_files import NotAGraph, WeightedEdges, read_graph
@@ -116,7 +116,6 @@ def files(draw: DrawFn) -> str:
     return "\n".join(map(glue.join, rows)) + draw(st.text(max_size=5))
 
 
-@settings(max_examples=300)
 @given(text=files(), name=st.sampled_from(["g.csv", "g.edges", "g.graphml"]))
 def test_no_file_gives_anything_but_a_graph_or_a_reason(
     text: str, name: str, tmp_path_factory: pytest.TempPathFactory

@@ -134,7 +134,7 @@ def test_what_is_late_counts_in_the_next_round(links: Links) -> None:
     assert "late" not in without.rows[1]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedadam"])
+@pytest.mark.parametrize("strategy", [pytest.param("fedavg", marks=pytest.mark.soak), "fedadam"])
 def test_what_was_late_counts_again_when_the_run_is_resumed_and_verified(
     strategy: str, links: Links
 ) -> None:

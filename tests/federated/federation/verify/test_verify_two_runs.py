@@ -206,7 +206,9 @@ def test_recorded_clients_of_different_configs_need_no_training_on_that_side(
     assert len(found.localised.clients.differing) == COHORT
 
 
-@pytest.mark.parametrize("execution", ["sequential", "folded"])
+@pytest.mark.parametrize(
+    "execution", [pytest.param("sequential", marks=pytest.mark.soak), "folded"]
+)
 def test_clients_trained_one_by_one_are_the_clients_that_a_round_recorded(
     execution: str, archive: Archive
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.federated.core.rounds.exchange_costs import crossing_sizes
 from fedpilot.federated.core.state import Array, State, TensorRole, nbytes
@@ -149,6 +149,7 @@ def apart(draw: st.DrawFn) -> tuple[Edges, Array]:
     return Edges.undirected(nodes, np.array(pairs, dtype=np.int64)), np.array(places)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     apart(),
     st.sampled_from(["float16", "float32", "float64"]),

@@ -41,7 +41,7 @@ def test_every_sample_goes_to_one_client_and_none_is_empty(
 
 @pytest.mark.parametrize("kind", DISJOINT)
 @given(labels=label_lists, seed=seeds)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=settings().max_examples // 5)
 def test_the_same_seed_gives_the_same_partition(kind: str, labels: Labels, seed: int) -> None:
     clients = (len(labels) + 1) // 2
     first, again = (DISJOINT[kind](labels, clients, seed) for _ in range(2))
