@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.client.client import MediatorClient, RunFile
 from fedpilot.mediator.client.run_files import checked, fetch_run, safe_path
@@ -60,6 +60,7 @@ def test_a_hostile_name_is_refused_before_anything_is_written(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.text(max_size=40) | st.text(alphabet="./\\ab~-:", max_size=12))
 def test_a_path_that_is_taken_stays_inside(name: str) -> None:
     try:

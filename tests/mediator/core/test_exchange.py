@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.exchange import (
     REMEMBERED,
@@ -472,6 +472,7 @@ class World:
                 self.runner.finish(key)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(seed=st.integers(0, 1 << 32), faults=st.sampled_from([0.0, 0.05, 0.1, 0.2]))
 def test_a_request_survives_whatever_happens(seed: int, faults: float) -> None:
     """The histories are drawn here: draws of Hypothesis repeat themselves, and reach less."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator import Payload
 from fedpilot.mediator.core.health import SiteState
@@ -180,6 +180,7 @@ resources = st.dictionaries(st.text(max_size=20), st.floats(0, 1e12), max_size=5
 figures = st.none() | st.floats(1e-6, 1e12)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     resources,
     resources,

@@ -29,6 +29,7 @@ from fedpilot.mediator.wire.payloads import (
 from fedpilot.mediator.workload import Payload
 
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+less_often = settings(in_one_folder, max_examples=settings().max_examples // 3)
 plain_names = (
     st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=40)
     .filter(str.isprintable)
@@ -65,7 +66,7 @@ def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[
 # -- what is written is read ------------------------------------------------------------------
 
 
-@in_one_folder
+@less_often
 @given(tensors=tensors, header=st.dictionaries(st.text("abc"), json_values, max_size=4))
 def test_a_payload_comes_back_as_it_was(
     tmp_path: Path, tensors: dict[str, Any], header: dict[str, Any]
@@ -80,7 +81,7 @@ def test_a_payload_comes_back_as_it_was(
         np.testing.assert_array_equal(found.tensors[name], array)
 
 
-@in_one_folder
+@less_often
 @given(tensors=tensors.filter(bool))
 def test_the_bytes_are_those_of_the_safetensors_library(
     tmp_path: Path, tensors: dict[str, Any]
@@ -268,7 +269,7 @@ def test_random_bytes_are_a_bad_payload_and_nothing_else(tmp_path: Path, data: b
         assert read_tensors(tmp_path / "file") == {}  # no room for more
 
 
-@in_one_folder
+@less_often
 @given(
     tensors=tensors.filter(bool),
     changes=st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=4)), max_size=4),
@@ -289,6 +290,7 @@ def test_a_changed_file_is_refused_or_has_sound_tensors(
     assert sum(array.nbytes for array in found.values()) == len(data[:cut]) - length
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(header=st.dictionaries(st.text("ab"), json_values, max_size=3))
 def test_a_header_survives_its_text(header: dict[str, Any]) -> None:
     assert read("k", header_json(header).encode(), None).header == header

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.fabric import GangTimeout, WorkerLost
 from fedpilot.federated.errors import (
@@ -211,6 +211,7 @@ def test_a_terminal_obeys_nothing_of_an_error_that_a_site_sends(error: Exception
     assert all(each.isprintable() or each in "\n\t" for each in shown), repr(shown)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.text(), st.text(), st.text())
 def test_whatever_a_site_sends_is_an_error(kind: str, message: str, args: str) -> None:
     assert isinstance(

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator import Assignment, SiteCapacity
 from fedpilot.mediator.core.assignment import (
@@ -78,6 +78,7 @@ def test_every_client_has_exactly_one_site(
 
 
 @pytest.mark.parametrize("strategy", FREE)
+@settings(max_examples=settings().max_examples // 3)
 @given(population=st.integers(0, 10**6), given_sites=sites, seed=st.integers())
 def test_the_order_of_sites_does_not_matter(
     strategy: str, population: int, given_sites: list[SiteCapacity], seed: int

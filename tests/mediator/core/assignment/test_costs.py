@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import (
     Exchange,
@@ -130,6 +130,7 @@ def cost(
     return round_cost(np.array(places), sites, work, among)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(cases())
 def test_a_rounds_seconds_are_those_of_its_slowest_sites(
     case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool],
@@ -140,6 +141,7 @@ def test_a_rounds_seconds_are_those_of_its_slowest_sites(
     assert found.bound_by.seconds == max(phase.seconds for phase in found.phases)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(cases())
 def test_what_crosses_leaves_one_site_and_reaches_another(
     case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool],
@@ -154,6 +156,7 @@ def test_what_crosses_leaves_one_site_and_reaches_another(
     assert down == (found.crossing_models + there) * work.model_bytes
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(cases())
 def test_the_order_of_sites_and_edges_does_not_matter(
     case: tuple[list[int], list[SiteCapacity], RoundWork, Edges | None, bool],

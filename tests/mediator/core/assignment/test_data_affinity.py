@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import (
     Assignment,
@@ -65,6 +65,7 @@ def problems(draw: st.DrawFn) -> tuple[list[SiteCapacity], Numbers, dict[str, li
     return there, np.array(kinds, dtype=np.int64)[which], pinned
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.sampled_from([1, 4, 2048]))
 def test_each_client_has_a_site_within_its_limit_and_stays_at_its_data(
     problem: tuple[list[SiteCapacity], Numbers, dict[str, list[range]]], cells: int
@@ -91,6 +92,7 @@ def free_of(shares: object) -> tuple[range, ...]:
     return tuple(each for share in shares.values() for each in share)  # type: ignore[attr-defined]
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.randoms())
 def test_the_order_of_sites_does_not_matter(
     problem: tuple[list[SiteCapacity], Numbers, dict[str, list[range]]], random: object

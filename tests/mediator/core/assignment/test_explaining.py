@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import (
     Assignment,
@@ -77,6 +77,7 @@ def costs_at(
     return found.seconds, found.crossing_models * work.given_bytes
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.randoms(use_true_random=False))
 def test_a_price_is_the_cost_model_s_with_the_client_moved(
     problem: tuple[Assignment, list[SiteCapacity], RoundWork, Exchange], random: Any
@@ -154,6 +155,7 @@ def changed(site: SiteCapacity, what: str, amount: float) -> SiteCapacity:
     return replace(site, link=replace(link, up=link.up * amount, down=link.down * amount))
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.data())
 def test_what_would_make_a_move_pay_does_and_a_little_less_does_not(
     problem: tuple[Assignment, list[SiteCapacity], RoundWork, Exchange], data: st.DataObject

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import Assignment, Exchange, SiteCapacity, assign
 from fedpilot.mediator.core.assignment.cuts import graph_cuts
@@ -77,6 +77,7 @@ def test_each_client_has_a_site_within_five_percent_of_its_part_and_stays_at_its
             assert count <= max(part, math.floor(part * (1 + BALANCE)))
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.randoms())
 def test_the_order_of_sites_and_pairs_does_not_matter(
     problem: tuple[int, list[SiteCapacity], Exchange], random: object
@@ -88,6 +89,7 @@ def test_the_order_of_sites_and_pairs_does_not_matter(
     )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_it_never_cuts_more_than_the_order_of_clients(
     problem: tuple[int, list[SiteCapacity], Exchange],
@@ -208,6 +210,7 @@ def test_communities_as_large_as_the_sites_are_found(seed: int) -> None:
     assert crossing(graph, refined(graph, parts, most)) <= 1.01 * crossing(graph, block)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.integers(1, 300), st.integers(0, 600), st.integers(0, 99))
 def test_every_graph_is_divided_by_its_communities(nodes: int, drawn: int, seed: int) -> None:
     ends = np.random.default_rng(seed).integers(0, nodes, (drawn, 2))

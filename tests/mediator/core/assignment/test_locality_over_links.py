@@ -8,7 +8,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import (
     Assignment,
@@ -61,6 +61,7 @@ def problems(draw: st.DrawFn) -> tuple[int, list[SiteCapacity], Exchange]:
     return clients, there, made(ends[:, 0], ends[:, 1])
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.data())
 def test_each_client_has_a_site_within_the_limits_and_stays_at_its_data(
     problem: tuple[int, list[SiteCapacity], Exchange], data: st.DataObject
@@ -82,6 +83,7 @@ def test_each_client_has_a_site_within_the_limits_and_stays_at_its_data(
             assert part / LEAST <= count <= max(part, math.floor(part * (1 + BALANCE)))
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_a_round_never_takes_longer_than_with_clients_in_their_order(
     problem: tuple[int, list[SiteCapacity], Exchange],
@@ -94,6 +96,7 @@ def test_a_round_never_takes_longer_than_with_clients_in_their_order(
         assert seconds(ours, there, among) <= seconds(plain, there, among) * (1 + 1e-9)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_the_order_of_sites_does_not_matter(
     problem: tuple[int, list[SiteCapacity], Exchange],
@@ -138,6 +141,7 @@ def test_a_part_goes_to_the_site_whose_link_suits_it() -> None:
     assert timed.seconds(places) < timed.seconds(np.array([0, 0, 1, 1, 2, 2]))
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.data())
 def test_refining_keeps_limits_and_pinned_clients_and_never_lengthens_a_round(
     problem: tuple[int, list[SiteCapacity], Exchange], data: st.DataObject

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from fedpilot.fabric.core.resources import Resources
 from fedpilot.fabric.core.scheduling.snapshot import Scale
@@ -197,7 +197,6 @@ def jobs(draw: st.DrawFn) -> list[Job]:
     ]
 
 
-@settings(max_examples=200)
 @given(
     jobs=jobs(),
     told=st.sampled_from((2, 2, 3, 8)),

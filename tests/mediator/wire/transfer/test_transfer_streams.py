@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broken_transfers import DATA, QUICK, blob_of
 from fedpilot.mediator.wire.blobs.blob import Blob
@@ -107,6 +107,7 @@ def test_what_waits_to_be_written_is_bounded(count: int, room: int, most: int) -
     asyncio.run(go())
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.integers(1, 8), st.integers(0, 3), st.booleans(), st.booleans())
 def test_room_is_given_back_however_a_stream_ends(
     spoiled_at: int, room: int, fails: bool, cancelled: bool

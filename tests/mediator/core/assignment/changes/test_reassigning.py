@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator.core.assignment import (
     Assignment,
@@ -258,6 +258,7 @@ def check_moves(problem: ReassignmentProblem, found: Reassignment) -> None:
             assert count * problem.state_bytes <= problem.room[name]
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_a_move_keeps_its_limits(problem: ReassignmentProblem) -> None:
     found = reassignment(problem)
@@ -266,6 +267,7 @@ def test_a_move_keeps_its_limits(problem: ReassignmentProblem) -> None:
     check_moves(problem, found)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_a_move_keeps_the_sites_capacities(problem: ReassignmentProblem) -> None:
     before = problem.assignment
@@ -284,6 +286,7 @@ def test_a_move_keeps_the_sites_capacities(problem: ReassignmentProblem) -> None
         assert new >= min(old, (part - 1) / LEAST)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_a_move_saves_more_than_it_costs(problem: ReassignmentProblem) -> None:
     found = reassignment(problem)
@@ -300,6 +303,7 @@ def test_a_move_saves_more_than_it_costs(problem: ReassignmentProblem) -> None:
         assert saved * problem.rounds_left > cost * (1 - 1e-9)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_what_is_known_does_not_matter(
     problem: ReassignmentProblem, chance: random.Random
@@ -313,6 +317,7 @@ def test_the_order_of_what_is_known_does_not_matter(
     assert reassignment(replace(problem, sites=mixed, assignment=other)) == found
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(problems())
 def test_a_run_that_is_asked_again_and_again_comes_to_rest(problem: ReassignmentProblem) -> None:
     """Each move makes a round shorter, so no client goes in circles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedpilot.mediator import SiteCapacity
 from fedpilot.mediator.core.assignment import ReplicaSite, holders
@@ -62,6 +62,7 @@ def test_a_refusal_says_what_is_left() -> None:
 sizes = st.integers(0, 9)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.lists(
         st.builds(
