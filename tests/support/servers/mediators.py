@@ -156,7 +156,7 @@ class Here:
             log = self.folder / "runs" / run / "coordinator.log"
             said = log.read_text()[-2000:] if log.exists() else "no log"
             assert time.monotonic() < deadline, f"{run} goes on and on: {found}\n{said}"
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
         return found
 
     async def sites(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Here:
         deadline = time.monotonic() + within_s
         while (found := (await self.sites()).get(name, {})).get("state") not in wanted:
             assert time.monotonic() < deadline, f"{name} is {found}, not {wanted}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
         return found
 
     async def events(self, run: str = "") -> list[Any]:

@@ -157,7 +157,7 @@ def test_sites_are_told_whose_run_it_is_by_the_mediator(tmp_path: Path) -> None:
 
 def test_many_sites_at_once(tmp_path: Path) -> None:
     async def test() -> None:
-        names = [f"site-{number:02}" for number in range(30)]
+        names = [f"site-{number:02}" for number in range(12)]
         async with mediating(tmp_path / "m", health=quick(silent_after_s=5.0)) as here:
             agents = [here.agent(name, work=doubled) for name in names]
             await asyncio.gather(*(agent.start() for agent in agents))

@@ -21,6 +21,8 @@ from runs_at_mediators import run
 
 WHOLE = {"vnode": {"CPU": 1.0}, "workers": 4}
 """All that a fake site has."""
+BRISK: dict[str, Any] = {"end_s": 0.2}
+"""Coordinators that are stopped before they are attached are not waited for."""
 
 
 def hold(*sites: str) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ async def in_line(here: Here, *runs: str) -> None:
 
 def test_a_run_whose_sites_are_full_waits_and_says_for_whom(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m") as here, here.agent("paris"):
+        async with mediating(tmp_path / "m", **BRISK) as here, here.agent("paris"):
             await here.state("paris", "ready")
             await begin(here, "first", "paris")
             await until(here, "first", "running")
@@ -110,7 +112,7 @@ def test_a_run_whose_sites_are_full_waits_and_says_for_whom(tmp_path: Path) -> N
 
 def test_runs_begin_by_class_then_in_turns_of_users_then_by_age(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m") as here, here.agent("paris"):
+        async with mediating(tmp_path / "m", **BRISK) as here, here.agent("paris"):
             await here.state("paris", "ready")
             await begin(here, "first", "paris")
             await until(here, "first", "running")
@@ -145,7 +147,7 @@ def submission(run: str, *sites: str, **changes: Any) -> pb.SubmitRequest:
 def test_a_run_that_fits_elsewhere_is_not_held_up(tmp_path: Path) -> None:
     async def test() -> None:
         async with (
-            mediating(tmp_path / "m") as here,
+            mediating(tmp_path / "m", **BRISK) as here,
             here.agent("paris"),
             here.agent("rome"),
         ):
@@ -173,7 +175,7 @@ def test_projects_share_the_sites_and_say_who_may_submit_what(tmp_path: Path) ->
 
     async def test() -> None:
         async with (
-            mediating(tmp_path / "m", projects=file) as here,
+            mediating(tmp_path / "m", **BRISK, projects=file) as here,
             here.agent("paris"),
             here.user("zoe", Role.OPERATOR) as zoe,
         ):
@@ -209,7 +211,7 @@ def test_projects_share_the_sites_and_say_who_may_submit_what(tmp_path: Path) ->
 def test_a_user_has_only_so_many_runs_at_work(tmp_path: Path) -> None:
     async def test() -> None:
         limit = RunQueueSettings(runs_per_user=1)
-        async with mediating(tmp_path / "m", queue=limit) as here:
+        async with mediating(tmp_path / "m", **BRISK, queue=limit) as here:
             await here.submit("first", then="wait")  # that asks for nothing known
             await here.submit("second", then="wait")
             found = await until(here, "second", "queued")
@@ -227,7 +229,9 @@ def test_a_user_has_only_so_many_runs_at_work(tmp_path: Path) -> None:
 
 def test_a_run_in_line_is_stopped_and_resumed(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m", queue=RunQueueSettings(runs_per_user=1)) as here:
+        async with mediating(
+            tmp_path / "m", **BRISK, queue=RunQueueSettings(runs_per_user=1)
+        ) as here:
             await here.submit("first", then="wait")
             await here.submit("second", then="wait")
             await until(here, "second", "queued")
@@ -246,7 +250,10 @@ def test_a_run_in_line_is_stopped_and_resumed(tmp_path: Path) -> None:
 def test_a_run_whose_sites_turn_out_to_be_full_goes_back_in_line(tmp_path: Path) -> None:
     async def test() -> None:
         pauses = RunQueueSettings(first_pause_s=0.2, longest_pause_s=0.2)
-        async with mediating(tmp_path / "m", queue=pauses) as here, here.agent("paris") as paris:
+        async with (
+            mediating(tmp_path / "m", **BRISK, queue=pauses) as here,
+            here.agent("paris") as paris,
+        ):
             await here.state("paris", "ready")
             ask = WHOLE | {"count": 1}
             await here.submit("run", hold("paris")[:1], then="sites full", ask=ask)
@@ -289,7 +296,7 @@ def test_a_killed_mediator_keeps_the_line(tmp_path: Path) -> None:
                 await stop(here, "first")
                 await until(here, "urgent", "running")
                 await in_line(here, "second")
-                await stop(here, "urgent", "second")
+                await stop(here, "second", "urgent")
                 await agent.close()
 
     run(test(), 120)
@@ -309,7 +316,7 @@ def test_what_no_run_can_ask_for_is_refused(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m") as here:
+        async with mediating(tmp_path / "m", **BRISK) as here:
             code, text = await refused(here.admin.submit(submission("run", **changes)))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert said in text
