@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+from fedpilot.mediator.core.restarts import RestartSettings
 from mediators import eventually, mediating, process, reaching
 from runs_at_mediators import (
     ROUND,
@@ -43,14 +44,15 @@ def test_a_killed_coordinator_is_started_again_and_gets_the_answer_once(tmp_path
 
 def test_a_coordinator_that_is_killed_too_often_fails_its_run(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m") as here:
+        restarts = RestartSettings(most=2, first_pause_s=0.1, longest_pause_s=0.2)
+        async with mediating(tmp_path / "m", restarts=restarts) as here:
             await here.submit("run", then="wait")
-            for number in range(6):
+            for number in range(3):
                 await eventually(lambda number=number: len(seen(here, "attached")) > number)
                 os.kill(seen(here, "attached")[-1]["pid"], signal.SIGKILL)
             found = await here.ended("run")
-            assert (found["status"], found["restarts"]) == ("failed", 5)
-            assert "killed 6 times" in found["reason"]
+            assert (found["status"], found["restarts"]) == ("failed", 2)
+            assert "killed 3 times" in found["reason"]
 
     run(test())
 
