@@ -16,8 +16,8 @@ from fedpilot.mediator.wire.rpc import JOIN, SITE
 from mediators import channel_to, eventually, mediating, process, reaching
 
 Code = grpc.StatusCode
-STRINGS = 2 * settings.default.max_examples
-"""Per RPC: 60 in `make test`, 100 in `.ci/run`; `make soak` sends 10,000."""
+STRINGS = settings.default.max_examples // 2
+"""Per RPC: 15 in `make test`, 25 in `.ci/run`; `make soak` sends 10,000."""
 SLACK_BYTES = 16 << 20
 
 

@@ -105,6 +105,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
         return federation.run()
 
 
+@pytest.mark.slow
 def test_liars_are_done_without_and_the_honest_sites_model_is_what_it_was(
     tmp_path: Path, alone: RunResult
 ) -> None:
