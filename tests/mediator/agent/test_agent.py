@@ -44,19 +44,6 @@ def test_an_order_with_a_model_is_answered_with_a_model(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
-def test_a_promise_names_the_declared_link(tmp_path: Path) -> None:
-    async def play(lab: Lab) -> None:
-        async with running(lab.agent(link=LinkSpeed(up=1e6))):
-            session = await lab.mediator.next_session()
-            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
-            answer = await session.wait_for("answer", key="prepare")
-            header = json.loads(answer.done.header_json)
-            assert header["link"] == {"up": 1e6}
-            assert header["vnodes"] >= 1
-
-    played(tmp_path, play)
-
-
 def test_a_site_says_what_its_admin_declares_of_its_link_and_how_long_heartbeats_take(
     tmp_path: Path,
 ) -> None:
@@ -69,6 +56,11 @@ def test_a_site_says_what_its_admin_declares_of_its_link_and_how_long_heartbeats
             while not (beat := await session.wait_for("heartbeat")).round_trip_s:
                 pass
             assert 0 < beat.round_trip_s < 60
+            await session.order(RUN, "prepare", "prepare", GANG, lab.mediator.store)
+            answer = await session.wait_for("answer", key="prepare")
+            promise = json.loads(answer.done.header_json)
+            assert promise["link"] == {"up": 1e6}
+            assert promise["vnodes"] >= 1
 
     played(tmp_path, play)
 

@@ -283,13 +283,13 @@ def test_several_processes_issue_at_once_and_nothing_is_forgotten(
     authority: Authority, folder: Path
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    names = ("a", "b", "c")
+    names = ("a", "b")
     processes = [context.Process(target=issue_some, args=(folder, name)) for name in names]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     issued = Authority.open(folder).issued()
     assert sorted(each.name for each in issued) == sorted(names * 10)
     assert authority.issued() == issued

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,10 +55,26 @@ def runner(tmp_path: Path) -> Iterator[RunnerProcess]:
 
 @pytest.fixture
 def link(runner: RunnerProcess) -> Iterator[RunnerLink]:
+    with contextlib.closing(linked(runner)) as made:
+        yield made
+
+
+def linked(runner: RunnerProcess) -> RunnerLink:
     store = BlobStore(runner.settings.blobs, 1 << 30)
-    made = RunnerLink(runner, OrderTensors(Keeping(store, discard=True)))
-    yield made
-    made.close()
+    return RunnerLink(runner, OrderTensors(Keeping(store, discard=True)))
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunnerProcess, RunnerLink]]:
+    """A runner that holds nothing, for tests that leave it so."""
+    folder = tmp_path_factory.mktemp("idle")
+    started = RunnerProcess.start(folder / "r", settings(folder), environment=PATHS)
+    try:
+        with contextlib.closing(linked(started)) as made:
+            yield started, made
+    finally:
+        started.kill()
+        started.wait(SOON_S)
 
 
 def ask(link: RunnerLink, verb: str) -> Payload:
@@ -70,7 +87,8 @@ def test_settings_are_told_as_json(tmp_path: Path) -> None:
     assert made.folder == tmp_path / "kept"
 
 
-def test_it_is_found_by_whoever_comes(runner: RunnerProcess, link: RunnerLink) -> None:
+def test_it_is_found_by_whoever_comes(idle: tuple[RunnerProcess, RunnerLink]) -> None:
+    runner, link = idle
     ask(link, "release")
     found = RunnerProcess.find(runner.folder)
     assert found is not None
@@ -81,7 +99,10 @@ def test_it_is_found_by_whoever_comes(runner: RunnerProcess, link: RunnerLink) -
         RunnerProcess.start(runner.folder, runner.settings)
 
 
-def test_what_its_state_forbids_is_refused_as_it_was_raised(link: RunnerLink) -> None:
+def test_what_its_state_forbids_is_refused_as_it_was_raised(
+    idle: tuple[RunnerProcess, RunnerLink],
+) -> None:
+    _, link = idle
     with pytest.raises(OutOfOrder, match="`work`"):
         ask(link, "work")
     with pytest.raises(ReservationLapsed):
@@ -90,8 +111,8 @@ def test_what_its_state_forbids_is_refused_as_it_was_raised(link: RunnerLink) ->
         ask(link, "rm -rf")
 
 
-def test_a_ray_that_is_not_there_is_a_refusal(link: RunnerLink) -> None:
-    site = LinkedSite("paris", link)
+def test_a_ray_that_is_not_there_is_a_refusal(idle: tuple[RunnerProcess, RunnerLink]) -> None:
+    site = LinkedSite("paris", idle[1])
     answer = site.prepare(GangRequest(name="g", resources={"CPU": 1.0})).result(SOON_S)
     assert isinstance(answer, Refusal)
     assert "127.0.0.1:1" in answer.reason
@@ -124,7 +145,9 @@ def test_with_no_room_for_its_log_it_answers_and_ends_all_the_same(tmp_path: Pat
         runner.wait(SOON_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_what_is_open_is_lost_with_it(
     runner: RunnerProcess, link: RunnerLink, number: signal.Signals
 ) -> None:
@@ -143,6 +166,7 @@ def test_it_does_not_outlive_its_orphanage(tmp_path: Path) -> None:
     assert alone.pid is None
 
 
+@pytest.mark.soak
 def test_it_ends_when_its_driver_is_silent_for_too_long(tmp_path: Path) -> None:
     started = RunnerProcess.start(
         tmp_path / "r", settings(tmp_path, lease_s=0.2), environment=PATHS

@@ -105,7 +105,9 @@ def test_a_price_is_the_cost_model_s_with_the_client_moved(
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))]
+)
 def test_a_price_counts_the_other_receivers_of_the_models_that_a_client_takes(
     seed: int, directed: bool
 ) -> None:

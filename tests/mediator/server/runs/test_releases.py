@@ -48,7 +48,7 @@ def test_a_site_drains_once_no_run_holds_anything_there(tmp_path: Path) -> None:
     run(test())
 
 
-@pytest.mark.parametrize("how", ["silent", "gone"])
+@pytest.mark.parametrize("how", ["silent", pytest.param("gone", marks=pytest.mark.soak)])
 def test_a_site_that_was_away_when_its_run_ended_gives_back_what_it_holds(
     tmp_path: Path, how: str
 ) -> None:

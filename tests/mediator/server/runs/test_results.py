@@ -126,7 +126,7 @@ async def told(user: Stub, name: str) -> dict[str, Any]:
     [
         pytest.param(False, False, id="finished"),
         pytest.param(True, False, id="failed"),
-        pytest.param(False, True, id="shared"),
+        pytest.param(False, True, id="shared", marks=pytest.mark.soak),
     ],
 )
 def test_the_end_of_a_run_is_told_to_all_and_its_results_to_those_who_may_read_them(

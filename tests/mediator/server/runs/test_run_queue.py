@@ -268,6 +268,7 @@ def test_a_run_whose_sites_turn_out_to_be_full_goes_back_in_line(tmp_path: Path)
     run(test())
 
 
+@pytest.mark.slow
 def test_a_killed_mediator_keeps_the_line(tmp_path: Path) -> None:
     folder = tmp_path / "m"
 

@@ -42,7 +42,7 @@ def test_a_stop_outlives_a_coordinator_that_starts_meanwhile(
         states: list[RunState] = []
         monkeypatch.setattr(CoordinatorProcess, "start", slowly)
         monkeypatch.setattr(Store, "set_run_state", noted)
-        async with mediating(tmp_path / "m") as here:
+        async with mediating(tmp_path / "m", end_s=0.2) as here:
             await here.submit("run", then="wait")
             assert (await here.ended("run"))["status"] == "stopped"
         assert states == [RunState.STOPPING, RunState.STOPPED]

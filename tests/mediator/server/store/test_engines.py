@@ -25,6 +25,9 @@ while True:
 """
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True
+)
 def test_what_was_acknowledged_outlives_the_process(url: str, store: Store) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-c", _WRITER, url], stdout=subprocess.PIPE, text=True
