@@ -116,7 +116,6 @@ def test_a_successor_ends_what_an_agent_of_today_would_not_have_started(tmp_path
             error = error_of(PARIS, (await session.wait_for("answer", key="work/1")).failure)
             assert isinstance(error, SiteLost)
             assert reason in str(error)
-            await lab.prepared(session)
 
     played(tmp_path, play)
 
@@ -131,11 +130,10 @@ def test_a_successor_ends_what_speaks_another_protocol(tmp_path: Path) -> None:
         del values["protocol"]  # as before protocol 2
         settings.write_text(json.dumps(values))
         async with running(lab.agent()):
-            session = await lab.mediator.next_session()
+            await lab.mediator.next_session()
             assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
             reason = f"it speaks protocol 1, this agent {PROTOCOL}"
             assert ("runner_ended", {"run": RUN, "reason": reason}) in lab.said
-            await lab.prepared(session)
 
     played(tmp_path, play)
 
@@ -157,7 +155,7 @@ def test_a_successor_ends_what_it_cannot_drive(tmp_path: Path) -> None:
         async with running(lab.agent()):
             session = await lab.mediator.next_session()
             await eventually(lambda: has_ended(pid), "the runner's end", 60)
-            await lab.prepared(session)
+            await lab.prepared(session)  # the run gets another runner
 
     played(tmp_path, play)
 

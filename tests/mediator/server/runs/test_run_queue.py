@@ -303,24 +303,24 @@ def test_a_killed_mediator_keeps_the_line(tmp_path: Path) -> None:
     run(test(), 120)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        pytest.param({"priority_class": "royal"}, "'royal' is no priority class; there are "
-                     "inference, build, interactive-preemptible, train", id="an unknown class"),
-        pytest.param({"ask_json": "{"}, "not what a run can ask for", id="no JSON"),
-        pytest.param({"ask_json": '{"workers": 0}'}, "no number of 1 to", id="no worker"),
-        pytest.param({"ask_json": " " * 100_000}, "at most 65536 characters", id="a large one"),
-    ],
-)  # fmt: skip
-def test_what_no_run_can_ask_for_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+NO_ASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown class": (
+        {"priority_class": "royal"},
+        "'royal' is no priority class; there are inference, build, interactive-preemptible, train",
+    ),
+    "no JSON": ({"ask_json": "{"}, "not what a run can ask for"),
+    "no worker": ({"ask_json": '{"workers": 0}'}, "no number of 1 to"),
+    "a large one": ({"ask_json": " " * 100_000}, "at most 65536 characters"),
+}
+
+
+def test_what_no_run_can_ask_for_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
-        async with mediating(tmp_path / "m", **BRISK) as here:
-            code, text = await refused(here.admin.submit(submission("run", **changes)))
-            assert code is grpc.StatusCode.INVALID_ARGUMENT
-            assert said in text
-            assert list((here.folder / "runs").glob("*")) == []
+        async with mediating(tmp_path / "m") as here:
+            for case, (changes, said) in NO_ASKS.items():
+                code, text = await refused(here.admin.submit(submission("run", **changes)))
+                assert code is grpc.StatusCode.INVALID_ARGUMENT, case
+                assert said in text, case
+                assert list((here.folder / "runs").glob("*")) == [], case
 
     run(test())
