@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +14,10 @@ import numpy as np
 from federations import ALONE, CLIENTS, ROUNDS, Lab, in_time, on_a_graph
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import Federation, RunResult
+from fedpilot.federated.core.population.shares import taken
 from fedpilot.federated.core.state import Array, digest
 from fedpilot.federated.site.states.client_states import ClientStates
+from fedpilot.mediator import members
 
 NAMES = ("east", "north", "west")
 
@@ -71,3 +75,31 @@ def doubles(tmp_path: Path) -> dict[str, Any]:
         "training__number_of_epochs": 2,
         "training__learning_rate": 0.5,
     }
+
+
+def sites_of(run: Path) -> dict[str, int]:
+    """How many clients each site has, as the journal says."""
+    told = json.loads((run / "journal" / "client_sites.json").read_text())["sites"]
+    return {site: sum(len(range(*each)) for each in share) for site, share in told.items()}
+
+
+def digests_of(run: Path, rounds: int) -> dict[int, str]:
+    """By client, of its model after so many rounds, at the site that the journal says."""
+    told = json.loads((run / "journal" / "client_sites.json").read_text())["sites"]
+    found: dict[int, str] = {}
+    for site, share in told.items():
+        with closing(ClientStates(run / "journal" / f"{site}.clients.sqlite")) as states:
+            its = states.load(members(taken(share)).tolist(), rounds + 1)
+        found |= {client: digest(state) for client, state in its.items()}
+    return found
+
+
+def bytes_of_replicas(run: Path) -> dict[tuple[int, str], int]:
+    """By round and direction."""
+    found: dict[tuple[int, str], int] = {}
+    with (run / "traffic.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["purpose"] == "replica" and int(row["bytes"]):
+                key = int(row["round"]), row["direction"]
+                found[key] = found.get(key, 0) + int(row["bytes"])
+    return found

@@ -390,9 +390,7 @@ NEVER_GONE = {
     [
         pytest.param(1, STATES - {"a piece tried a third time"}, id="1", marks=pytest.mark.soak),
         pytest.param(2, STATES, id="2"),
-        pytest.param(
-            10**9, STATES - NEVER_GONE, id="workers may die for ever", marks=pytest.mark.soak
-        ),
+        pytest.param(10**9, STATES - NEVER_GONE, id="no limit", marks=pytest.mark.soak),
     ],
 )
 def test_whatever_happens(limit: int, expected: set[str]) -> None:

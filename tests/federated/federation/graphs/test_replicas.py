@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,21 @@ import pytest
 
 from federations import CLIENTS, Lab, Log, in_time, raising, timeless
 from fedpilot.federated import RunResult
-from fedpilot.federated.core.population.shares import taken
 from fedpilot.federated.core.rounds.participation import SiteRefused, TooFewSites
-from fedpilot.federated.core.state import digest
 from fedpilot.federated.errors import ConfigError
 from fedpilot.federated.federation.verify import Replay
 from fedpilot.federated.site.states.client_states import ClientStates
-from fedpilot.mediator import Payload, members
+from fedpilot.mediator import Payload
 from fedpilot.mediator.core.storage.disk import Space
-from graph_runs import NAMES, digests_over, over, run_over
+from graph_runs import (
+    NAMES,
+    bytes_of_replicas,
+    digests_of,
+    digests_over,
+    over,
+    run_over,
+    sites_of,
+)
 from lying_sites import LyingSite
 from pairings import paired
 from records import Archive, written_at_once
@@ -81,7 +85,7 @@ class Calm:
 
     def check(self, found: RunResult) -> None:
         assert found.digest == self.digest
-        assert digests_of(found.folder) == self.clients
+        assert digests_of(found.folder, ROUNDS) == self.clients
         assert timeless(found.rows) == self.rows
 
 
@@ -103,34 +107,6 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calmly]:
             return known[name]
 
         yield found
-
-
-def sites_of(run: Path) -> dict[str, int]:
-    """How many clients each site has, as the journal says."""
-    told = json.loads((run / "journal" / "client_sites.json").read_text())["sites"]
-    return {site: sum(len(range(*each)) for each in share) for site, share in told.items()}
-
-
-def digests_of(run: Path) -> dict[int, str]:
-    """By client, of its model after the last round, at the site that the journal says."""
-    told = json.loads((run / "journal" / "client_sites.json").read_text())["sites"]
-    found: dict[int, str] = {}
-    for site, share in told.items():
-        with closing(ClientStates(run / "journal" / f"{site}.clients.sqlite")) as states:
-            its = states.load(members(taken(share)).tolist(), ROUNDS + 1)
-        found |= {client: digest(state) for client, state in its.items()}
-    return found
-
-
-def bytes_of_replicas(run: Path) -> dict[tuple[int, str], int]:
-    """By round and direction."""
-    found: dict[tuple[int, str], int] = {}
-    with (run / "traffic.csv").open() as file:
-        for row in csv.DictReader(file):
-            if row["purpose"] == "replica" and int(row["bytes"]):
-                key = int(row["round"]), row["direction"]
-                found[key] = found.get(key, 0) + int(row["bytes"])
-    return found
 
 
 # -- a run without trouble -------------------------------------------------------------------------
