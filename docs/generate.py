@@ -56,8 +56,8 @@ METRICS_HEAD = """\
 `fedpilot raycluster serve --metrics-file FILE` keeps these metrics in a file, in Prometheus' text
 format. `--metrics-listen [HOST:]PORT` answers `GET /metrics` with them, on 127.0.0.1 unless HOST is
 given. Both work together. The file is replaced as a whole each second, as the textfile collector of
-node_exporter wants it. Whoever reaches the address can read the metrics, without a password and in
-clear text; they hold names and numbers, and no secrets.
+node_exporter wants it. Everyone who reaches the address can read the metrics, without a password
+and in clear text; they hold names and numbers, and no secrets.
 
 The server is that of `prometheus_client`; it speaks OpenMetrics too. It takes a thread and an open
 file for each caller, without a limit, and hangs up on one that is silent for {patience_s} s.

@@ -44,7 +44,7 @@ from .store_options import FILE, opened
     "listen",
     metavar="[HOST:]PORT",
     help="Answer at http://HOST:PORT/metrics with them. HOST is 127.0.0.1 unless it is given: "
-    "whoever reaches it can read them.",
+    "everyone who reaches it can read them.",
 )
 def serve(
     store_path: Path | None,

@@ -1,4 +1,4 @@
-"""ExistingRayCluster: follows a Ray that somebody else runs, by asking its control plane.
+"""ExistingRayCluster: follows a Ray that runs already, by asking its control plane.
 
 It calls nothing that changes the Ray. A control plane that does not answer is asked again for ever,
 so that the cluster is seen again once it is back.

@@ -17,7 +17,7 @@ WORKERS = GroupName("workers")
 
 
 def seen_of(nodes: Iterable[RayNode]) -> SeenResource:
-    """The cluster as it is, which is what was declared: whatever runs there.
+    """The cluster as it is: what runs there is what was declared.
 
     It serves once its head is among its nodes.
     """
