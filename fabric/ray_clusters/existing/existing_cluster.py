@@ -222,7 +222,7 @@ class ExistingRayCluster:
         )
 
     def _tell(self) -> None:
-        """Wake those who wait for a change, if there is one."""
+        """Wake all that wait for a change, if there is one."""
         trouble = self._reading
         reason = (trouble.reason, trouble.refused) if trouble is not None else None
         found = (self._facts, reason, self._is_away, self._moved, self.place)

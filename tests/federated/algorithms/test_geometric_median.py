@@ -1,4 +1,4 @@
-"""The geometric median is where the distances to all updates are least, whoever sends anything."""
+"""The geometric median has the least distances to all updates, and resists wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Krum takes an update that has most others near it, whoever sends anything."""
+"""Krum takes an update that has most others near it, and resists wrong ones."""
 
 from __future__ import annotations
 
