@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -28,10 +29,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 # Matplotlib keeps its own: making the cache of fonts anew takes long, and it says so.
 os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
+
+
+def _kernels() -> Path:
+    """Where compiled kernels are kept from one run of the tests to the next.
+
+    Numba compiles again when a kernel's own file has changed, whatever the kernel calls.
+    """
+    root = Path(__file__).parents[1]
+    digest = hashlib.blake2b(digest_size=8)
+    for room in ("federated/engine/compiled", "federated/core/execution", "federated/core/sums"):
+        for file in sorted((root / room).glob("*.py")):
+            digest.update(file.read_bytes())
+    return root / ".pytest_cache" / "kernels" / digest.hexdigest()
+
+
 # Before anything reads the environment, so that commands and Ray workers inherit it. Tests that run
 # side by side share one cache: a kernel is compiled once for all of them.
+os.environ["XDG_CACHE_HOME"] = os.environ.setdefault("TESTS_CACHE", str(_kernels()))
 _folder = tempfile.mkdtemp(prefix="tests-of-fedpilot-")
-os.environ["XDG_CACHE_HOME"] = os.environ.setdefault("TESTS_CACHE", _folder)
 os.environ["XDG_STATE_HOME"] = _folder  # where the manager of a Ray keeps what outlives that
 # Tests that run side by side see temporary folders of their own only, and what is left there.
 # Their paths are short, since there are sockets in them. A file's own process shares its parent's.

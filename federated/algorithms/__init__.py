@@ -1,4 +1,4 @@
-"""The algorithms that turn a round's updates into the next global model: one paper per file."""
+"""What a round does with updates, and the clients' learning rate in it: one paper per file."""
 
 from ..config.schema import FederationConfig
 from ..core.algorithm import Algorithm
@@ -8,6 +8,7 @@ from .fedavg import fedavg
 from .fedavgm import fedavgm
 from .geometric_median import geometric_median
 from .krum import krum, multi_krum
+from .schedules import learning_rate
 
 __all__ = [
     "algorithm_of",
@@ -18,6 +19,7 @@ __all__ = [
     "fedyogi",
     "geometric_median",
     "krum",
+    "learning_rate",
     "median",
     "multi_krum",
     "trimmed_mean",

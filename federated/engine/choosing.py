@@ -25,7 +25,7 @@ from .trainers.resident import ResidentModule
 from .trainers.trainer_factory import CPU_ONLY, why_not_together
 from .training.client import ClientUpdate
 from .training.modules import Loss
-from .training.optimizers import fused_rate
+from .training.optimizers import is_plain
 
 CPU = torch.device("cpu")
 MATES_OF_CONVOLUTIONS = "mapped convolutions give bits that depend on a client's mates"
@@ -131,7 +131,7 @@ def refusals(
                 if kind is ExecutionKind.COMPILED:
                     chain_of(module, tuple(like.shape[1:]))
                 else:
-                    stack(module, kind, 1, rate=fused_rate(training))
+                    stack(module, kind, 1, fused=is_plain(training))
             except NotStackable as error:
                 refused[kind] = str(error)
     return refused

@@ -1,11 +1,10 @@
 """What a run's configuration may say: every key, its type, its default and what it means.
 
-`learning` and `data` decide the bits of a run, `running` says where and with which sites; `rules`
-are those between sections, `vnode_classes` is what a gang is made of, and `values` what sections
-are. Unknown keys and wrong types are
-refused (strict, no coercion but int to float). `broken_rules` checks rules between keys and names
-the key to change. What needs the data or the model (more clients than samples) is checked in
-`prepare/inputs`, before anything starts.
+`learning`, `schedules` and `data` decide the bits of a run, `running` says where and with which
+sites; `rules` are those between sections, `vnode_classes` is what a gang is made of, and `values`
+what sections are. Unknown keys and wrong types are refused (strict, no coercion but int to float).
+`broken_rules` checks rules between keys and names the key to change. What needs the data or the
+model (more clients than samples) is checked in `prepare/inputs`, before anything starts.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from .running import (
     SitesConfig,
     Traffic,
 )
+from .schedules import Schedule
 from .values import Section
 from .vnode_classes import ClientsOfClass, VNodeClassConfig, WorkersRange
 
@@ -53,6 +53,7 @@ __all__ = [
     "Robustness",
     "Run",
     "RunConfig",
+    "Schedule",
     "SitesConfig",
     "Traffic",
     "Training",

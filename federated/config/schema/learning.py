@@ -11,6 +11,7 @@ from pydantic import Field
 from fedpilot.common.strict_yaml.schema_problems import Conflict
 from fedpilot.common.strict_yaml.wording import Words
 
+from .schedules import Schedule
 from .values import (
     BelowOne,
     Fraction,
@@ -345,6 +346,10 @@ class Training(Section):
     """Local optimizer; it starts without state in every round."""
     learning_rate: PositiveFloat = 0.1
     """Local step size."""
+    schedule: Schedule | None = Field(
+        default=None, examples=[{"kind": "cosine", "decay_rounds": 40}]
+    )
+    """How the learning rate changes from round to round; left out: it does not."""
     momentum: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0
     """Momentum of `sgd`."""
     nesterov: bool = False

@@ -30,6 +30,7 @@ EXACT = (
     "refused",
     "late",
     "train_loss",
+    "learning_rate",
     "consensus_distance",
     "accuracy",
     "loss",

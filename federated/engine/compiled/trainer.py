@@ -86,6 +86,7 @@ class CompiledTrainer:
     ) -> Iterator[Trained]:
         started = time.perf_counter()
         models = self._models(start, len(chunk))
+        self._constants[dense.RATE] = start.rate
         losses: npt.NDArray[np.float64] = np.empty(len(chunk))
         dense.train_clients(
             self._x,

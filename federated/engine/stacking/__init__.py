@@ -15,12 +15,12 @@ from .protocol import NotStackable, Stacked
 __all__ = ["FoldedModule", "MappedModule", "NotStackable", "Stacked", "stack", "trace"]
 
 
-def stack(module: nn.Module, kind: str, capacity: int, *, rate: float | None) -> Stacked:
+def stack(module: nn.Module, kind: str, capacity: int, *, fused: bool) -> Stacked:
     """A stacked form of a module; NotStackable if it cannot have this one.
 
-    `rate` is the learning rate of plain SGD, which a folded module applies in its backward pass, so
-    that most gradients are never written; None for other optimizers. The module is unchanged.
+    `fused` says that the optimizer is plain SGD: a backward pass of a folded module is then itself
+    the step, so that most gradients are never written. The module is unchanged.
     """
     if kind == "folded":
-        return FoldedModule(module, capacity, rate=rate)
+        return FoldedModule(module, capacity, fused=fused)
     return MappedModule(module, capacity)

@@ -43,10 +43,11 @@ RANDOM_LAYERS = (
 class FoldedModule:
     """A Stacked module with replaced layers; raises NotStackable where that would be wrong."""
 
-    def __init__(self, module: nn.Module, capacity: int, *, rate: float | None) -> None:
+    def __init__(self, module: nn.Module, capacity: int, *, fused: bool) -> None:
+        """Where it can, a backward pass is itself the step of plain SGD if `fused`."""
         self._module = copy.deepcopy(module).train()
         uses = _uses(self._module)
-        self._axis = Axis(rate=rate)
+        self._axis = Axis()
         self.rows: dict[str, Tensor] = {}
         self._fixed: dict[str, Tensor] = {}
         self._fused: set[str] = set()
@@ -58,8 +59,8 @@ class FoldedModule:
         for path, layer in list(self._module.named_modules(remove_duplicate=False)):
             if type(layer) in LAYERS:
                 if id(layer) not in replaced:
-                    fused = rate is not None and uses[path] == 1
-                    replaced[id(layer)] = self._replacement(path, layer, capacity, shared, fused)
+                    once = fused and uses[path] == 1
+                    replaced[id(layer)] = self._replacement(path, layer, capacity, shared, once)
                 self._put(path, replaced[id(layer)])
         self._axis.spark = self._axis.spark.to(next(module.parameters()).device).requires_grad_()
 
@@ -67,6 +68,10 @@ class FoldedModule:
     def fixed(self) -> Mapping[str, Tensor]:
         """Frozen parameters and buffers."""
         return self._fixed | dict(self._module.named_buffers(remove_duplicate=False))
+
+    def step_at(self, rate: float) -> None:
+        """Set the rate of the steps in backward passes."""
+        self._axis.rate = rate
 
     def seed(self, generators: Sequence[torch.Generator]) -> None:
         """Set each row's generator."""

@@ -21,8 +21,8 @@ class Axis:
     """The clients of the current pass, shared by the layers of one module."""
 
     clients: int = 0
-    rate: float | None = None
-    """Learning rate that a backward pass applies itself; None where an optimizer does it."""
+    rate: float = 0.0
+    """The learning rate of backward passes that are themselves a step of SGD."""
     now: dict[str, Tensor] = field(default_factory=dict)
     """Weights of the current pass, (clients, *shape), by their names in the whole module."""
     generators: Sequence[torch.Generator] = ()
@@ -44,7 +44,7 @@ class StackedLayer(nn.Module):
         super().__init__()
         self._axis = axis
         self._names = names
-        self._rate = axis.rate if fused else None
+        self._fused = fused
         self._configure(layer)
 
     def _configure(self, layer: Any) -> None:
@@ -112,7 +112,8 @@ class StackedLinear(StackedLayer):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, axis = self._weight("weight"), self._weight("bias"), self._axis
         flat = x.reshape(axis.clients, -1, self.in_features)
-        out: Tensor = _Matmul.apply(flat, weight, bias, axis.spark, self._rate)  # type: ignore[no-untyped-call]
+        rate = axis.rate if self._fused else None
+        out: Tensor = _Matmul.apply(flat, weight, bias, axis.spark, rate)  # type: ignore[no-untyped-call]
         return out.reshape(*x.shape[:-1], self.out_features)
 
 

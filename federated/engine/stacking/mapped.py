@@ -52,6 +52,9 @@ class MappedModule:
         """Frozen parameters and buffers."""
         return self._frozen | dict(self._module.named_buffers(remove_duplicate=False))
 
+    def step_at(self, rate: float) -> None:
+        """Do nothing: an optimizer takes the steps."""
+
     def seed(self, generators: Sequence[torch.Generator]) -> None:
         """Do nothing: random numbers are refused."""
 

@@ -34,6 +34,9 @@ class Stacked(Protocol):
         Samples lie client after client, equally many of each.
         """
 
+    def step_at(self, rate: float) -> None:
+        """Set the learning rate of backward passes that are themselves the step of SGD."""
+
     def seed(self, generators: Sequence[torch.Generator]) -> None:
         """Set the generators of each row's random numbers (dropout) until the next call."""
 

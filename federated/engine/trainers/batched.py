@@ -102,7 +102,7 @@ class BatchedTrainer:
             return tensors
         found = {name: rows.clone() for name, rows in tensors.items()}
         for place in np.flatnonzero(~kept).tolist():
-            alone = self._train(chunk.only(place), round_number, Start(start.of(place)))
+            alone = self._train(chunk.only(place), round_number, Start(start.of(place), start.rate))
             losses[place] = alone[0]
             for name, rows in self._trained(1).items():
                 found[name][place] = rows[0]
@@ -119,7 +119,9 @@ class BatchedTrainer:
                 rows[count:] = rows[:1]
         if stacked.random:
             self._seed_rows(chunk, round_number)
-        self._optimizer.begin({name: rows[:count] for name, rows in stacked.rows.items()})
+        stacked.step_at(start.rate)
+        begun = {name: rows[:count] for name, rows in stacked.rows.items()}
+        self._optimizer.begin(begun, start.rate)
         epochs = self._training.number_of_epochs
         steps = -(-chunk.sizes // batch)
         longest = int(steps.max(initial=0))

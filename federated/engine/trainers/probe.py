@@ -23,7 +23,7 @@ from ...errors import ClientFailed
 from ..compiled.chain import Dense, chain_of
 from ..compiled.dense import NONE, RELU, SIGMOID, TANH
 from ..stacking import NotStackable
-from ..training.samples import Chunk, Samples
+from ..training.samples import Samples
 from ..training.training import ChunkTrainer, Start
 from .resident import ResidentModule
 from .trainer_factory import TrainerFactory
@@ -78,7 +78,7 @@ def check(
     _check_mates(execution, probe, resident, model)
     together = wide.trainer(Execution(execution.kind, FEW), module)
     with _refusing():
-        found = _results(together, wide.chunk(0, FEW), model_in_wide)
+        found = wide.results(together, 0, FEW, model_in_wide)
     _compare(expected, found, model_in_wide, AGREE if exact else AGREE_ABOUT)
 
 
@@ -150,9 +150,6 @@ class _Probe:
         values = (x.double() if double and x.is_floating_point() else x).numpy()
         self.samples = Samples(values, y, clients, self.training, seed=SEED, device=device)
 
-    def chunk(self, start: int, stop: int) -> Chunk:
-        return self.samples.chunk(np.arange(start, stop))
-
     def trainer(self, execution: Execution, resident: ResidentModule) -> ChunkTrainer:
         return TrainerFactory(
             resident=resident,
@@ -161,6 +158,17 @@ class _Probe:
             seed=SEED,
             device=self.device,
         ).make(execution)
+
+    def results(
+        self, trainer: ChunkTrainer, start: int, stop: int, model: Mapping[str, Tensor]
+    ) -> Results:
+        """What clients `start` to `stop` become, each by its number."""
+        chunk, found = self.samples.chunk(np.arange(start, stop)), Results()
+        begun = Start(model, self.training.learning_rate)
+        for trained in trainer.train(chunk, 0, begun, {}):
+            for at, client in enumerate(chunk.clients[trained.where].tolist()):
+                found[client] = {name: rows[at].clone() for name, rows in trained.tensors.items()}
+        return found
 
 
 def _pool(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -180,9 +188,9 @@ def _check_mates(
     last = execution.chunk_size
     trainer = probe.trainer(execution, resident)
     with _refusing():
-        whole = _results(trainer, probe.chunk(0, last), model)
+        whole = probe.results(trainer, 0, last, model)
         for start, stop in ((0, 1), (min(1, last - 1), last), (last // 2, last)):
-            part = _results(trainer, probe.chunk(start, stop), model)
+            part = probe.results(trainer, start, stop, model)
             for client, bits in part.items():
                 if any(not torch.equal(bits[n], whole[client][n]) for n in bits):
                     raise NotStackable("a client's bits depend on its mates")
@@ -192,7 +200,7 @@ def _alone(probe: _Probe, resident: ResidentModule, model: Mapping[str, Tensor])
     """Results of some clients one by one; Unchecked if they allow no comparison."""
     try:
         alone = probe.trainer(Execution(ExecutionKind.SEQUENTIAL, FEW), resident)
-        found = _results(alone, probe.chunk(0, FEW), model)
+        found = probe.results(alone, 0, FEW, model)
     except ClientFailed as error:
         raise Unchecked(f"it fails on samples of random numbers: {error.reason}") from error
     for bits in found.values():
@@ -239,11 +247,3 @@ def _refusing() -> Iterator[None]:
         raise NotStackable(
             str(cause) if isinstance(cause, NotStackable) else error.reason
         ) from error
-
-
-def _results(trainer: ChunkTrainer, chunk: Chunk, model: Mapping[str, Tensor]) -> Results:
-    found: Results = {}
-    for trained in trainer.train(chunk, 0, Start(model), {}):
-        for at, client in enumerate(chunk.clients[trained.where].tolist()):
-            found[client] = {name: rows[at].clone() for name, rows in trained.tensors.items()}
-    return found

@@ -74,7 +74,9 @@ class SequentialTrainer:
                 try:
                     with self._resident.gradients_arranged():
                         self._resident.load(start.of(at))
-                        loss, kept = self._client(index, key, round_number, epochs, memories)
+                        loss, kept = self._client(
+                            index, key, round_number, start.rate, epochs, memories
+                        )
                 except Exception as error:
                     doing = f"training in round {round_number}"
                     raise client_failed(client_id, doing, error, printed.text) from error
@@ -94,6 +96,7 @@ class SequentialTrainer:
         index: int,
         key: int,
         round_number: int,
+        rate: float,
         epochs: list[Indices],
         memories: Mapping[int, State],
     ) -> tuple[float | None, State | None]:
@@ -101,13 +104,13 @@ class SequentialTrainer:
         seed_torch(self._seed, Purpose.TRAIN, round=round_number, key=key)
         self._resident.module.train()
         if self._update is None:
-            return self._epochs(epochs), None
+            return self._epochs(epochs, rate), None
         self._resident.module.zero_grad()  # drop gradients of the last client
         client = LocalClient(
             id=self._samples.partition.client_id(index),
             round=round_number,
             module=self._resident.module,
-            training=self._training,
+            training=self._training.model_copy(update={"learning_rate": rate}),
             loss=self._resident.loss,
             samples=self._samples,
             orders=epochs,
@@ -115,11 +118,11 @@ class SequentialTrainer:
         )
         return client.run(self._update)
 
-    def _epochs(self, epochs: list[Indices]) -> float:
+    def _epochs(self, epochs: list[Indices], rate: float) -> float:
         resident = self._resident
         module, loss_of, trained = resident.module, resident.loss, resident.trained
         parameters = list(trained.values())
-        self._optimizer.begin(trained)
+        self._optimizer.begin(trained, rate)
         losses: list[Tensor] = []
         sizes: list[int] = []
         for positions in epochs:

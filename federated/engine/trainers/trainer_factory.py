@@ -16,7 +16,7 @@ from ..stacking import NotStackable, stack
 from ..stacking.folded import first_names
 from ..training.client import ClientUpdate
 from ..training.modules import Loss
-from ..training.optimizers import fused_rate
+from ..training.optimizers import is_plain
 from ..training.samples import Samples
 from ..training.training import ChunkTrainer
 from .batched import BatchedTrainer
@@ -51,7 +51,7 @@ class TrainerFactory:
         module = resident.module
         if execution.kind is ExecutionKind.COMPILED:
             return self._compiled(module, execution.chunk_size)
-        stacked = stack(module, execution.kind, execution.chunk_size, rate=fused_rate(training))
+        stacked = stack(module, execution.kind, execution.chunk_size, fused=is_plain(training))
         canonical = first_names(module)
         names = {
             name: canonical.get(id(parameter), name)

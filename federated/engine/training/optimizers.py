@@ -16,16 +16,15 @@ from torch.optim.sgd import sgd
 from ...config.schema import Training
 
 
-def fused_rate(training: Training) -> float | None:
-    """The learning rate for plain SGD, whose step is rate x gradient; otherwise None."""
-    plain = training.optimizer == "sgd" and not (
+def is_plain(training: Training) -> bool:
+    """Whether a step is no more than rate x gradient."""
+    return training.optimizer == "sgd" and not (
         training.momentum or training.weight_decay or training.proximal_mu
     )
-    return training.learning_rate if plain else None
 
 
 class LocalOptimizer:
-    """Moves named tensors by their gradients; `begin` clears its memory.
+    """Moves named tensors by their gradients; `begin` clears its memory and sets the rate.
 
     With `proximal_mu` the gradients are FedProx's: each has the pull towards where its tensor began
     (Li et al. 2020, "Federated optimization in heterogeneous networks"). From step to step a tensor
@@ -37,6 +36,7 @@ class LocalOptimizer:
 
     def __init__(self, training: Training) -> None:
         self._training = training
+        self._rate = training.learning_rate
         self._first: dict[str, Tensor] = {}
         """Momentum, or Adam's first moment."""
         self._second: dict[str, Tensor] = {}
@@ -44,8 +44,9 @@ class LocalOptimizer:
         self._origin: dict[str, Tensor] = {}
         """With `proximal_mu`: the tensors as they began."""
 
-    def begin(self, tensors: Mapping[str, Tensor]) -> None:
+    def begin(self, tensors: Mapping[str, Tensor], rate: float) -> None:
         """Clear the memory of earlier steps; the tensors begin where they are."""
+        self._rate = rate
         self._first, self._second, self._steps = {}, {}, {}
         if self._training.proximal_mu:
             self._origin = {name: tensor.detach().clone() for name, tensor in tensors.items()}
@@ -90,7 +91,7 @@ class LocalOptimizer:
             foreach=len(moved) > 1,
             weight_decay=self._training.weight_decay,
             momentum=self._training.momentum,
-            lr=self._training.learning_rate,
+            lr=self._rate,
             dampening=0.0,
             nesterov=self._training.nesterov,
             maximize=False,
@@ -120,7 +121,7 @@ class LocalOptimizer:
             amsgrad=False,
             beta1=self.BETA1,
             beta2=self.BETA2,
-            lr=self._training.learning_rate,
+            lr=self._rate,
             weight_decay=self._training.weight_decay,
             decoupled_weight_decay=self._training.optimizer == "adamw",
             eps=self.EPS,

@@ -39,6 +39,8 @@ class Start:
 
     model: Mapping[str, Tensor]
     """All tensors of the state, on the device."""
+    rate: float
+    """The learning rate of all its steps."""
     own: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that each client begins with in their place, (k, *shape), in the chunk's order.
 

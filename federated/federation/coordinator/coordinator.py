@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...algorithms import learning_rate
 from ...core.planning.measured import site_paces
 from ...core.rounds.participation import SiteRefused, TooFewSites
 from ...core.rounds.round_costs import Costs
@@ -169,6 +170,7 @@ class Coordinator:
             "refused": len(total.refused),
             **({"late": sum(each.clients for each in late)} if run.late.rounds else {}),
             "train_loss": _number(total.tally.mean_loss),
+            **self._learning_rate(number),
             "seconds": round(seconds, 6),
             "training_seconds": round(trained.seconds, 6),
             "clients_per_second": float(f"{total.clients / seconds:.5g}"),
@@ -184,6 +186,12 @@ class Coordinator:
                 row["node_accuracy"] = _number(nodes.mean)
                 row["worst_node_accuracy"] = _number(nodes.worst_tenth)
         return row, new
+
+    def _learning_rate(self, number: int) -> dict[str, float]:
+        training = self._run.config.training
+        return (
+            {} if training.schedule is None else {"learning_rate": learning_rate(training, number)}
+        )
 
     def _apart(self, trained: RoundTraining, before: State, now: State) -> float | None:
         """How far the clients' models on a graph are from their mean."""

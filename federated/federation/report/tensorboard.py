@@ -13,6 +13,7 @@ SCALARS = {
     "node_accuracy": "evaluation/node_accuracy",
     "worst_node_accuracy": "evaluation/worst_node_accuracy",
     "train_loss": "training/loss",
+    "learning_rate": "training/learning_rate",
     "consensus_distance": "training/consensus_distance",
     "clients_per_second": "speed/clients_per_second",
     "refused": "training/refused_updates",

@@ -47,6 +47,7 @@ METRIC_COLUMNS = (
     "best",
     "best_round",
     "train_loss",
+    "learning_rate",
     "consensus_distance",
     "clients",
     "samples",

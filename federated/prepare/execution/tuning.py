@@ -153,11 +153,12 @@ def _work(
     trainer = trainers.checked(way)
     most = CLIENTS_ALONE if way.kind is ExecutionKind.SEQUENTIAL else way.chunk_size
     chunk = samples.chunk(np.arange(min(most, samples.partition.number_of_clients)))
+    begun = Start(model, trainers.factory.training.learning_rate)
     steps = int((-(-chunk.sizes // batch)).sum()) * trainers.factory.training.number_of_epochs
 
     def measure() -> Timing:
         cpu_s, wall_s = time.thread_time(), time.perf_counter()
-        for _ in trainer.train(chunk, 1, Start(model), {}):
+        for _ in trainer.train(chunk, 1, begun, {}):
             pass
         cpu_s, wall_s = time.thread_time() - cpu_s, time.perf_counter() - wall_s
         return Timing(cpu_s / steps, wall_s / steps)

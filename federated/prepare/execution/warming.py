@@ -45,11 +45,11 @@ def warm() -> str:
     )
     trainer = trainers.checked(Execution(ExecutionKind.COMPILED, CLIENTS))
     model = {name: tensor.clone() for name, tensor in resident.tensors().items()}
-    chunk = samples.chunk(range(CLIENTS))
+    chunk, begun = samples.chunk(range(CLIENTS)), Start(model, training.learning_rate)
     for exponent in (20, 60):  # sums in float64, and sums that leave it
         summing = RunningSum(model, dict.fromkeys(model, TensorRole.TRAINED), str)
         summing.begin(model, dict.fromkeys(model, exponent))
-        for trained in trainer.train(chunk, 1, Start(model), {}):
+        for trained in trainer.train(chunk, 1, begun, {}):
             summing.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
     pair = metropolis(Edges.undirected(2, [(0, 1)]))
     rows, zeros = np.ones((2, 2), dtype=np.float32), np.zeros(2, np.float32)

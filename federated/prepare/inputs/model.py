@@ -86,7 +86,7 @@ def _check_way_of_training(training: Training, module: torch.nn.Module) -> None:
         client_update_function(training.client_update)
     if training.execution in ("folded", "mapped"):
         with blaming("training.execution", SUITS_EVERY_MODEL, NotStackable):
-            stack(module, training.execution, 1, rate=None)
+            stack(module, training.execution, 1, fused=False)
 
 
 def _probe(x: Array) -> Indices:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...algorithms import learning_rate
 from ...config.schema import Model, Training
 from ...core.algorithm import Needs
 from ...core.execution.facts import Execution, ExecutionKind
@@ -210,8 +211,9 @@ class FederatedNode:
         ) -> Iterator[tuple[Chunk, Trained]]:
             nonlocal samples, arithmetic_s
             trainer = self._trainers.checked(attempt.execution)
+            rate = learning_rate(self._settings.training, attempt.round_number)
             for chunk in self._chunks(some, attempt.execution.chunk_size):
-                for trained in trainer.train(chunk, step, Start(tensors), memories):
+                for trained in trainer.train(chunk, step, Start(tensors, rate), memories):
                     arithmetic_s += trained.seconds
                     printed.update(trained.printed)
                     yield chunk, trained
@@ -274,11 +276,13 @@ class FederatedNode:
         sizes = {name: np.zeros(len(clients)) for name in averaged(self._roles)}
         references = {name: in_a_row(np.asarray(model.state[name])) for name in sizes}
         losses = np.zeros(len(clients))
+        rate = learning_rate(self._settings.training, attempt.round_number)
         samples, arithmetic_s = 0, 0.0
         ascending = np.argsort(clients)
         for chunk in self._chunks(clients, attempt.execution.chunk_size):
             places = ascending[np.searchsorted(clients, chunk.clients, sorter=ascending)]
-            start = Start(model.tensors, own_rows(first, as_slice(places), self._device))
+            its = own_rows(first, as_slice(places), self._device)
+            start = Start(model.tensors, rate, its)
             for trained in trainer.train(chunk, attempt.round_number, start, {}):
                 here = as_slice(places[trained.where])
                 arithmetic_s += trained.seconds
@@ -423,7 +427,8 @@ class FederatedNode:
         model = self._model(key, state)
         chunk = self._hosted.get(index) or self._samples.chunk([index])
         trainer = self._trainers.checked(execution)
-        (trained,) = trainer.train(chunk, round_number, Start(model.tensors), memories)
+        start = Start(model.tensors, learning_rate(self._settings.training, round_number))
+        (trained,) = trainer.train(chunk, round_number, start, memories)
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():
             new[name] = tensor[0].detach().cpu().numpy().copy()

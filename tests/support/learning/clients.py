@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedpilot.federated.algorithms import learning_rate
 from fedpilot.federated.config.schema import Training
 from fedpilot.federated.core.execution.facts import Execution, ExecutionKind
 from fedpilot.federated.core.population.partitions.client_ids import PatternIds
@@ -160,7 +161,8 @@ class Clients:
         became: dict[int, After] = {}
         for start in range(0, len(asked), chunk_size):
             chunk = self.samples.chunk(asked[start : start + chunk_size])
-            begun = Start(tensors, {} if own is None else self._rows(chunk, own))
+            rows = {} if own is None else self._rows(chunk, own)
+            begun = Start(tensors, learning_rate(self.settings, number), rows)
             for trained in trainer.train(chunk, number, begun, memories or {}):
                 here = chunk.clients[trained.where].tolist()
                 chunk_at = trained.where.start

@@ -58,6 +58,16 @@ ONE_PROBLEM = [
         id="Nesterov's momentum needs one",
     ),
     pytest.param(
+        GOOD + "  schedule: {kind: step, gamma: 0.5}\n",
+        ("x.yaml:12", "training.schedule.every", "step` without `every`", "together with `every`", ""),
+        id="a schedule needs the keys of its kind",
+    ),
+    pytest.param(
+        GOOD + "  schedule: {kind: linear, decay_rounds: 9, gamma: 0.5}\n",
+        ("x.yaml:12", "training.schedule.gamma", "linear` with `gamma`", "or `exponential`", ""),
+        id="a key of another schedule is refused",
+    ),
+    pytest.param(
         GOOD + "  client_update: a:b\n  proximal_mu: 0.1\n",
         ("x.yaml:13", "training.proximal_mu", "with `client_update`", "one of the two", ""),
         id="a user's own code takes its own steps",

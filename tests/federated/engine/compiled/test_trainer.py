@@ -309,7 +309,7 @@ def test_who_diverges_is_refused_by_the_sum(make: Make, optimizer: str, double: 
     total.begin(tensors, grid(clients.initial, roles))
     trainer = clients.trainers.get(Execution(COMPILED, 64))
     chunk = clients.samples.chunk(clients.everybody)
-    for trained in trainer.train(chunk, 1, Start(tensors), {}):
+    for trained in trainer.train(chunk, 1, Start(tensors, diverging["learning_rate"]), {}):
         total.add(chunk.clients, trained.tensors, chunk.sizes, trained.losses)
     alone = clients.train()
     lost = {

@@ -134,12 +134,12 @@ def test_looking_at_a_module_does_not_disturb_other_threads() -> None:
             wrong.append(error)
 
     module, x = dense(), torch.zeros(3, FEATURES)
-    works = [lambda: module(x), lambda: module(x), lambda: FoldedModule(dense(), 2, rate=None)]
+    works = [lambda: module(x), lambda: module(x), lambda: FoldedModule(dense(), 2, fused=False)]
     threads = [threading.Thread(target=running, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
     for _ in range(50):
-        FoldedModule(dense(), 2, rate=None)
+        FoldedModule(dense(), 2, fused=False)
     stop.set()
     for thread in threads:
         thread.join()

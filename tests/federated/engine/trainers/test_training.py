@@ -195,6 +195,20 @@ def test_a_proximal_term_is_fedproxs_penalty_of_the_loss(kind: str) -> None:
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("kind", "optimizer"), paired(KINDS, list(BY_NAME)))
+def test_with_a_schedule_a_round_trains_at_its_own_rate(kind: str, optimizer: str) -> None:
+    schedule = {"kind": "step", "gamma": 0.25, "every": 2}
+    keys = {**BY_NAME[optimizer], "learning_rate": 0.04}
+    scheduled, plain = clients(**keys, schedule=schedule), clients(**keys)
+    slower = clients(**{**keys, "learning_rate": 0.01})
+    for number, as_in in ((1, plain), (3, slower), (2, plain), (4, slower)):
+        found = scheduled.train(kind=kind, number=number)
+        expected = as_in.train(kind=kind, number=number)
+        assert {i: each.bits for i, each in found.items()} == {
+            i: each.bits for i, each in expected.items()
+        }
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_step_of_sgd_is_what_pytorch_computes(kind: str) -> None:
     training = {"learning_rate": 0.5, "batch_size": 100, "shuffle": False}
