@@ -359,6 +359,9 @@ class Training(Section):
     proximal_mu: NonNegativeFloat = 0.0
     """FedProx (Li et al. 2020): each step also pulls a client towards the model with which it began
     the round, by `proximal_mu` times the distance; 0 is plain training."""
+    max_gradient_norm: PositiveFloat | None = Field(default=None, examples=[1.0])
+    """A step's gradient is scaled down to this norm if its own is larger, over all tensors together
+    (Pascanu et al. 2013); left out: never."""
     loss_function: str = "cross_entropy"
     """`cross_entropy`, or your own `module:function` of (outputs, labels) that returns a mean."""
     shuffle: bool = True
@@ -399,12 +402,13 @@ class Training(Section):
                 found=f"`execution: {self.execution}` with your own `loss_function`",
                 allowed="`auto` or `sequential`: your loss sees one client's batch at a time",
             )
-        if self.client_update is not None and self.proximal_mu:
-            yield Conflict(
-                key="proximal_mu",
-                found=f"`proximal_mu: {self.proximal_mu:g}` with `client_update`",
-                allowed="one of the two: your own code takes its own steps",
-            )
+        for key in ("proximal_mu", "max_gradient_norm"):
+            if self.client_update is not None and (value := getattr(self, key)):
+                yield Conflict(
+                    key=key,
+                    found=f"`{key}: {value:g}` with `client_update`",
+                    allowed="one of the two: your own code takes its own steps",
+                )
         if self.momentum and self.optimizer != "sgd":
             yield Conflict(
                 key="momentum",

@@ -19,8 +19,9 @@ NONE, RELU, TANH, SIGMOID = range(4)
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION = range(5)
 """Columns of the table of layers; the middle two are offsets in a client's weights."""
 PLAIN, MOMENTUM, NESTEROV, ADAM, ADAMW = range(5)
-RATE, DECAY, KEPT, BETA1, BETA2, EPS, PROXIMAL = range(7)
-"""Indices of their constants; `KEPT` is the momentum, `PROXIMAL` the mu of FedProx."""
+RATE, DECAY, KEPT, BETA1, BETA2, EPS, PROXIMAL, MOST = range(8)
+"""Indices of their constants; `KEPT` is the momentum, `PROXIMAL` the mu of FedProx, `MOST` the
+largest norm of a gradient, or 0."""
 
 
 @fast
@@ -79,6 +80,8 @@ def train_clients(  # type: ignore[no-untyped-def]
                     _clear(gradient)
                 _backward(layers, weights, origin, into, rate, pull, values, moved, before, padded)
                 step += 1
+                if constants[MOST] > 0:
+                    _clip(gradient, x.dtype.type(constants[MOST]))
                 if rule == NESTEROV:
                     _move_ahead(weights, gradient, first, constants)
                 elif rule != PLAIN:
@@ -276,6 +279,18 @@ def _back(slopes, weight, out):  # type: ignore[no-untyped-def]
 def _pull(into, weights, origin, pull):  # type: ignore[no-untyped-def]
     for i in range(len(into)):
         into[i] += pull * (weights[i] - origin[i])
+
+
+@fast
+def _clip(gradient, most):  # type: ignore[no-untyped-def]
+    """Scale the gradient down to this norm if its own is larger, as PyTorch does."""
+    zero, one, tiny = gradient.dtype.type(0), gradient.dtype.type(1), gradient.dtype.type(1e-6)
+    squares = zero
+    for i in range(len(gradient)):
+        squares += gradient[i] * gradient[i]
+    factor = most / (math.sqrt(squares) + tiny)
+    if not factor >= one:  # NaN too
+        _scale(gradient, factor)
 
 
 @fast

@@ -73,6 +73,7 @@ class CompiledTrainer:
             [
                 *(training.learning_rate, training.weight_decay, training.momentum),
                 *(optimizer.BETA1, optimizer.BETA2, optimizer.EPS, training.proximal_mu),
+                training.max_gradient_norm or 0.0,
             ],
             dtype=np.float64,
         )
@@ -127,4 +128,5 @@ class CompiledTrainer:
 def _rule_of_sgd(training: Training) -> int:
     if training.nesterov:
         return dense.NESTEROV
-    return dense.MOMENTUM if training.momentum or training.weight_decay else dense.PLAIN
+    whole = training.momentum or training.weight_decay or training.max_gradient_norm
+    return dense.MOMENTUM if whole else dense.PLAIN

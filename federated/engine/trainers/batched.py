@@ -56,7 +56,7 @@ class BatchedTrainer:
         some = next(iter(stacked.rows.values()))
         real, self._rows = some.dtype, len(some)
         self._all_rows = all_rows
-        self._optimizer = LocalOptimizer(training)
+        self._optimizer = LocalOptimizer(training, stacked=True)
         self._generators: list[torch.Generator] = []
         self._shares = _shares(training.batch_size).to(device, real)
 

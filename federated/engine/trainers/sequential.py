@@ -45,7 +45,7 @@ class SequentialTrainer:
         self._training = training
         self._seed = seed
         self._update = update
-        self._optimizer = LocalOptimizer(training)
+        self._optimizer = LocalOptimizer(training, stacked=False)
         layers = resident.module.modules()
         self._smallest = 2 if any(isinstance(layer, _BatchNorm) for layer in layers) else 1
         """Samples that a step needs: one sample has no batch statistics."""

@@ -19,23 +19,33 @@ from ...config.schema import Training
 def is_plain(training: Training) -> bool:
     """Whether a step is no more than rate x gradient."""
     return training.optimizer == "sgd" and not (
-        training.momentum or training.weight_decay or training.proximal_mu
+        training.momentum
+        or training.weight_decay
+        or training.proximal_mu
+        or training.max_gradient_norm
     )
+
+
+TINY = 1e-6
+"""Added to a norm before a division by it, as PyTorch does."""
 
 
 class LocalOptimizer:
     """Moves named tensors by their gradients; `begin` clears its memory and sets the rate.
 
     With `proximal_mu` the gradients are FedProx's: each has the pull towards where its tensor began
-    (Li et al. 2020, "Federated optimization in heterogeneous networks"). From step to step a tensor
-    may lose rows at its end (clients that are done), and its memory with it. Tensors without a
-    gradient stay as they are, as in `torch.optim`.
+    (Li et al. 2020, "Federated optimization in heterogeneous networks"). With `max_gradient_norm`
+    those of each client are then clipped. From step to step a tensor may lose rows at its end
+    (clients that are done), and its memory with it. Tensors without a gradient stay as they are, as
+    in `torch.optim`.
     """
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, *, stacked: bool) -> None:
+        """`stacked`: each row of a tensor is that of a client."""
         self._training = training
+        self._stacked = stacked
         self._rate = training.learning_rate
         self._first: dict[str, Tensor] = {}
         """Momentum, or Adam's first moment."""
@@ -60,6 +70,8 @@ class LocalOptimizer:
         with torch.no_grad():
             if self._training.proximal_mu:
                 reached = self._pulled(moved, reached)
+            if (most := self._training.max_gradient_norm) is not None:
+                reached = _clipped(reached, most, stacked=self._stacked)
             if self._training.optimizer == "sgd":
                 self._sgd(list(reached), moved, list(reached.values()))
             else:
@@ -127,3 +139,24 @@ class LocalOptimizer:
             eps=self.EPS,
             maximize=False,
         )
+
+
+def _clipped(gradients: Mapping[str, Tensor], most: float, *, stacked: bool) -> dict[str, Tensor]:
+    """The gradients, scaled down where the norm of all together is above `most`.
+
+    As `torch.nn.utils.clip_grad_norm_`, client by client: each row's norm is computed by itself,
+    since the bits of a norm of rows depend on how many there are.
+    """
+    rows = [list(each) if stacked else [each] for each in gradients.values()]
+    norms = torch._foreach_norm([row for each in rows for row in each])
+    count = len(rows[0])
+    squares = torch.stack(norms[:count]).square()
+    for at in range(count, len(norms), count):
+        squares += torch.stack(norms[at : at + count]).square()
+    factors = (most / (squares.sqrt() + TINY)).clamp(max=1.0)
+    return {
+        name: gradient * factors.reshape(-1, *[1] * (gradient.ndim - 1))
+        if stacked
+        else gradient * factors[0]
+        for name, gradient in gradients.items()
+    }

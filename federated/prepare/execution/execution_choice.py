@@ -20,6 +20,7 @@ from ...core.execution.facts import (
 from ...engine.choosing import choose
 from ...engine.training.client import client_update_function
 from ...engine.training.modules import ONE_GENERATOR, loss_function
+from ...engine.training.optimizers import is_plain
 from ...errors import ConfigError, ExecutionRefused
 from ..grouping import steps_of
 from ..inputs.model import SUITS_EVERY_MODEL, fresh_module
@@ -96,8 +97,7 @@ def rule_of(training: Training) -> str:
     """The optimizer's kind, as the cost model names it."""
     if training.optimizer != "sgd":
         return "adam"
-    moved_once = training.momentum or training.weight_decay or training.proximal_mu
-    return "momentum" if moved_once else "plain"
+    return "plain" if is_plain(training) else "momentum"
 
 
 def _company(config: RunConfig, inputs: RunInputs) -> int:

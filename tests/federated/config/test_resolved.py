@@ -152,6 +152,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.momentum": ("training.momentum=0.9",),
     "training.nesterov": ("training.momentum=0.9", "training.nesterov=true"),
     "training.proximal_mu": ("training.proximal_mu=0.1",),
+    "training.max_gradient_norm": ("training.max_gradient_norm=2",),
     "training.weight_decay": ("training.weight_decay=0.1",),
     "training.loss_function": ("training.loss_function=mine:loss",),
     "training.shuffle": ("training.shuffle=false",),

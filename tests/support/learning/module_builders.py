@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.01,
         "nesterov": True,
     },
-    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01, "max_gradient_norm": 0.3},
     "adamw, proximal": {
         "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "proximal_mu": 0.5
     },

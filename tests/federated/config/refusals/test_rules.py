@@ -59,7 +59,13 @@ ONE_PROBLEM = [
     ),
     pytest.param(
         GOOD + "  schedule: {kind: step, gamma: 0.5}\n",
-        ("x.yaml:12", "training.schedule.every", "step` without `every`", "together with `every`", ""),
+        (
+            "x.yaml:12",
+            "training.schedule.every",
+            "step` without `every`",
+            "together with `every`",
+            "",
+        ),
         id="a schedule needs the keys of its kind",
     ),
     pytest.param(
@@ -71,6 +77,11 @@ ONE_PROBLEM = [
         GOOD + "  client_update: a:b\n  proximal_mu: 0.1\n",
         ("x.yaml:13", "training.proximal_mu", "with `client_update`", "one of the two", ""),
         id="a user's own code takes its own steps",
+    ),
+    pytest.param(
+        GOOD + "  client_update: a:b\n  max_gradient_norm: 0.1\n",
+        ("x.yaml:13", "training.max_gradient_norm", "with `client_update`", "one of the two", ""),
+        id="a user's own code clips its own gradients",
     ),
     pytest.param(
         changed("  number_of_clients: 50\n", ""),

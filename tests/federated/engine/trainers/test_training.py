@@ -195,6 +195,31 @@ def test_a_proximal_term_is_fedproxs_penalty_of_the_loss(kind: str) -> None:
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("most", [0.3, 1.5, 100.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_clipped_as_pytorch_clips_them(kind: str, most: float) -> None:
+    """Client by client, over all tensors of its model together."""
+    training = {"learning_rate": 0.2, "batch_size": 4, "shuffle": False, "max_gradient_norm": most}
+    sizes = (10, 7, 9)
+    mine = Clients(dense, sizes=sizes, x=5 * numbers(26), double=True, training=training)
+    clipped = []
+    for client, found in mine.train(kind=kind).items():
+        x, y = mine.data_of(client)
+        torch.manual_seed(1)
+        module = dense().double()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+        for start in range(0, len(y), 4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(x[start:][:4]), y[start:][:4]).backward()
+            norm = nn.utils.clip_grad_norm_(module.parameters(), most)
+            clipped.append(bool(norm > most))
+            optimizer.step()
+        for name, array in state_of(module).items():
+            np.testing.assert_allclose(found.state[name], array, rtol=0, atol=1e-12)
+    assert {0.3: all, 1.5: any, 100.0: lambda each: not any(each)}[most](clipped)
+    assert not (most == 1.5 and all(clipped))
+
+
 @pytest.mark.parametrize(("kind", "optimizer"), paired(KINDS, list(BY_NAME)))
 def test_with_a_schedule_a_round_trains_at_its_own_rate(kind: str, optimizer: str) -> None:
     schedule = {"kind": "step", "gamma": 0.25, "every": 2}
