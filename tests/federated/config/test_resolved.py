@@ -32,13 +32,12 @@ BASE: dict[str, Any] = {
 }
 
 AT_SITES = ("federation.number_of_clients=null", "data={from: sites, dataset: scans}")
-
 CARRIED = ("participation.deadline_s=9", "participation.late_updates=carry")
-
+SCHEDULE_KEYS = ("", ".kind", ".warmup_rounds", ".gamma", ".every")
+STEPPING = ("training.schedule={kind: step, gamma: 0.9, every: 2}",)
+DECAYING = ("training.schedule={kind: linear, decay_rounds: 9, final_rate: 0.01}",)
 ADAM = ("federation.aggregation_strategy=fedadam",)
-
 GROUPS = ("federation.topology=hierarchical", "hierarchy={groups: {by: label}}")
-
 NEIGHBORS = ("federation.topology=k_connected", "federation.aggregation_strategy=dpsgd")
 GRAPH = (*NEIGHBORS, "graph={degree: 4}")
 
@@ -140,15 +139,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.batch_size": ("training.batch_size=2",),
     "training.optimizer": ("training.optimizer=adam",),
     "training.learning_rate": ("training.learning_rate=0.2",),
-    "training.schedule": ("training.schedule={warmup_rounds: 2}",),
-    "training.schedule.kind": ("training.schedule={kind: exponential, gamma: 0.9}",),
-    "training.schedule.warmup_rounds": ("training.schedule={warmup_rounds: 2}",),
-    "training.schedule.gamma": ("training.schedule={kind: step, gamma: 0.9, every: 2}",),
-    "training.schedule.every": ("training.schedule={kind: step, gamma: 0.5, every: 2}",),
-    "training.schedule.decay_rounds": ("training.schedule={kind: cosine, decay_rounds: 9}",),
-    "training.schedule.final_rate": (
-        "training.schedule={kind: linear, decay_rounds: 9, final_rate: 0.01}",
-    ),
+    **{f"training.schedule{key}": STEPPING for key in SCHEDULE_KEYS},
+    "training.schedule.decay_rounds": DECAYING,
+    "training.schedule.final_rate": DECAYING,
     "training.momentum": ("training.momentum=0.9",),
     "training.nesterov": ("training.momentum=0.9", "training.nesterov=true"),
     "training.proximal_mu": ("training.proximal_mu=0.1",),
