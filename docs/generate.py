@@ -19,6 +19,7 @@ from fedpilot.common.strict_yaml.wording import (
     Key,
     fields_of,
     keys_of,
+    meaning_of,
     section_in,
     type_in_words,
 )
@@ -370,8 +371,7 @@ def _keys_of_file(file: str, kind: type[BaseModel], path: str) -> Iterator[str]:
             what = "a list of sections" if shown.endswith("[]") else "a section"
             takes = f"{what}, [`{shown}`](#{anchor})"
             inner.append((below, shown))
-        meaning = field.description or (below.__doc__ if below else None) or ""
-        cells = (f"`{name}`", takes, _default_in_file(field), " ".join(meaning.split()))
+        cells = (f"`{name}`", takes, _default_in_file(field), meaning_of(kind, name, below))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
     for below, shown in inner:

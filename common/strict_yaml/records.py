@@ -22,7 +22,6 @@ class Strict(BaseModel):
         strict=True,
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         protected_namespaces=(),
         allow_inf_nan=False,
         serialize_by_alias=True,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -32,6 +37,8 @@ class Key:
     """Dotted, from the top."""
     name: str
     field: FieldInfo
+    owner: SectionType
+    """The section that has it."""
 
     @property
     def section(self) -> SectionType | None:
@@ -52,9 +59,7 @@ class Key:
     @property
     def meaning(self) -> str:
         """The docstring of the key, or else of its section."""
-        section = self.section
-        text = self.field.description or (section.__doc__ if section else None) or ""
-        return " ".join(text.split())
+        return meaning_of(self.owner, self.name, self.section)
 
     @property
     def allowed(self) -> str:
@@ -67,10 +72,35 @@ def fields_of(section: SectionType) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
+def meaning_of(owner: SectionType, key: str, section: SectionType | None = None) -> str:
+    """The docstring under a key of `owner`, or else that of the section that the key holds."""
+    named = next((name for name, each in owner.model_fields.items() if each.alias == key), key)
+    said = (found for each in owner.__mro__ if (found := _docstrings(each).get(named)))
+    return " ".join(next(said, (section.__doc__ if section else None) or "").split())
+
+
+@lru_cache
+def _docstrings(section: type) -> Mapping[str, str]:
+    """By field: the text under it. Reading the source takes long, and few commands need it."""
+    if not issubclass(section, BaseModel) or section is BaseModel:
+        return {}
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(made, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in itertools.pairwise(made.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = text
+    return found
+
+
 def keys_of(section: SectionType, path: str = "") -> tuple[Key, ...]:
     """The keys of one section, in schema order."""
     return tuple(
-        Key(path=f"{path}.{name}" if path else name, name=name, field=field)
+        Key(path=f"{path}.{name}" if path else name, name=name, field=field, owner=section)
         for name, field in fields_of(section).items()
     )
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import pytest
 from annotated_types import Ge, Le, Lt
+from pydantic import Field
 
-from fedpilot.common.strict_yaml.wording import type_in_words, value_in_words
+from fedpilot.common.strict_yaml.records import Strict
+from fedpilot.common.strict_yaml.wording import keys_of, type_in_words, value_in_words
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,29 @@ def test_a_type_is_named_with_its_bounds(kind: Any, words: str) -> None:
 )
 def test_a_number_has_all_its_digits(value: float, words: str) -> None:
     assert value_in_words(value) == words
+
+
+class _Base(Strict):
+    shared: int = 0
+    """What both
+    have."""
+
+
+class _Inner(Strict):
+    """A section of its own."""
+
+
+class _Outer(_Base):
+    from_: int = Field(default=0, alias="from")
+    """Whence."""
+    inner: _Inner = _Inner()
+    silent: int = 0
+
+
+def test_a_key_means_what_stands_under_it_or_what_its_section_is() -> None:
+    assert {key.name: key.meaning for key in keys_of(_Outer)} == {
+        "shared": "What both have.",
+        "from": "Whence.",
+        "inner": "A section of its own.",
+        "silent": "",
+    }
