@@ -180,6 +180,7 @@ class FederatedWorkload:
             needs=self._needs,
             steps=steps_of(self._config),
             push_sum=self._config.federation.pushes,
+            max_norm=self._config.robustness.max_client_norm,
         )
         self._pool = WorkerPool(
             gang,

@@ -263,9 +263,9 @@ class Participation(Section):
 
 
 class Robustness(Section):
-    """The most that one site may add to a round. The run names a site that adds more, and leaves it
-    out of the round, or out of the run if it does so again. Without limits, the run only names
-    sites that stand out. It always refuses impossible answers."""
+    """The most that one site, or one client, may add to a round. The run names a site that adds
+    more, and leaves it out of the round, or out of the run if it does so again. Without limits, the
+    run only names sites that stand out. It always refuses impossible answers."""
 
     max_site_share: Fraction | None = Field(default=None, examples=[0.5])
     """Share of a round's samples (of its clients, with a strategy that keeps every update) from one
@@ -273,6 +273,9 @@ class Robustness(Section):
     `sites.min_sites`."""
     max_update_norm: PositiveFloat | None = Field(default=None, examples=[10.0])
     """Euclidean norm of a site's mean update, over all averaged tensors."""
+    max_client_norm: PositiveFloat | None = Field(default=None, examples=[2.0])
+    """Euclidean norm of a client's update, over all trained tensors. A larger update is scaled down
+    to it (Sun et al. 2019) by the worker that trains the client, and counts as any other."""
 
 
 class Traffic(Section):

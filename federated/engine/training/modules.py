@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.execution.kernel import cpu_kind
+from ...core.population.sampling import Indices
 from ...core.proof.environment_diff import ALL
 from ...core.randomness import Purpose, torch_seed
 from ...core.state import Array, State, TensorRole, role_of
@@ -143,6 +145,15 @@ def client_digests(stacked: Mapping[str, Tensor]) -> Iterator[dict[str, str]]:
 def to_tensors(state: State, device: torch.device) -> dict[str, Tensor]:
     """A state's tensors on a device; never shares memory with the read-only object store."""
     return {name: torch.from_numpy(np.array(array)).to(device) for name, array in state.items()}
+
+
+def own_rows(
+    models: Mapping[str, Array], places: slice | Indices, device: torch.device
+) -> dict[str, Tensor]:
+    """Some clients' models as tensors; callers only read them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return {name: torch.from_numpy(rows[places]).to(device) for name, rows in models.items()}
 
 
 def _numpy(name: str, tensor: Tensor) -> Array:

@@ -14,6 +14,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from ...config.schema import Training
+from .norms import along, factors_to
 
 
 def is_plain(training: Training) -> bool:
@@ -24,10 +25,6 @@ def is_plain(training: Training) -> bool:
         or training.proximal_mu
         or training.max_gradient_norm
     )
-
-
-TINY = 1e-6
-"""Added to a norm before a division by it, as PyTorch does."""
 
 
 class LocalOptimizer:
@@ -142,21 +139,8 @@ class LocalOptimizer:
 
 
 def _clipped(gradients: Mapping[str, Tensor], most: float, *, stacked: bool) -> dict[str, Tensor]:
-    """The gradients, scaled down where the norm of all together is above `most`.
-
-    As `torch.nn.utils.clip_grad_norm_`, client by client: each row's norm is computed by itself,
-    since the bits of a norm of rows depend on how many there are.
-    """
-    rows = [list(each) if stacked else [each] for each in gradients.values()]
-    norms = torch._foreach_norm([row for each in rows for row in each])
-    count = len(rows[0])
-    squares = torch.stack(norms[:count]).square()
-    for at in range(count, len(norms), count):
-        squares += torch.stack(norms[at : at + count]).square()
-    factors = (most / (squares.sqrt() + TINY)).clamp(max=1.0)
-    return {
-        name: gradient * factors.reshape(-1, *[1] * (gradient.ndim - 1))
-        if stacked
-        else gradient * factors[0]
-        for name, gradient in gradients.items()
-    }
+    """The gradients, scaled down client by client where the norm of all is above `most`."""
+    rows = {name: each if stacked else each.unsqueeze(0) for name, each in gradients.items()}
+    factors = factors_to(most, rows.values())
+    found = {name: each * along(factors, each) for name, each in rows.items()}
+    return found if stacked else {name: each.squeeze(0) for name, each in found.items()}

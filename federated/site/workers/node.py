@@ -11,7 +11,6 @@ import os
 import platform
 import sys
 import time
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...algorithms import learning_rate
@@ -48,11 +46,13 @@ from ...engine.training.modules import (
     environment,
     fitted,
     loss_function,
+    own_rows,
     roles_of,
     seed_torch,
     settle,
     to_tensors,
 )
+from ...engine.training.norms import bounded
 from ...engine.training.samples import Chunk, Samples
 from ...engine.training.training import Start, Trained
 from ...errors import ClientFailed, FederatedError
@@ -89,6 +89,8 @@ class NodeSettings:
     """How groups train, if any: a round then names groups by their numbers."""
     push_sum: bool = False
     """Whether nodes of a graph have weights."""
+    max_norm: float | None = None
+    """The largest norm of a client's update; larger ones are scaled down to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,8 @@ class FederatedNode:
                 for trained in trainer.train(chunk, step, Start(tensors, rate), memories):
                     arithmetic_s += trained.seconds
                     printed.update(trained.printed)
+                    if (most := self._settings.max_norm) is not None:
+                        trained = bounded(trained, tensors, self._roles, most)
                     yield chunk, trained
                 samples += int(chunk.sizes.sum())
 
@@ -486,15 +490,6 @@ class FederatedNode:
             return self._resident.evaluate(x, y, self._settings.evaluation_batch)
         except Exception as error:
             raise client_failed(name, doing, error) from error
-
-
-def own_rows(
-    models: Mapping[str, Array], places: slice | Indices, device: torch.device
-) -> dict[str, Tensor]:
-    """Some clients' models as tensors; callers only read them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return {name: torch.from_numpy(rows[places]).to(device) for name, rows in models.items()}
 
 
 _NOBODY: Indices = np.empty(0, dtype=np.int64)

@@ -30,7 +30,6 @@ BASE: dict[str, Any] = {
     },
     "evaluation": {"where": "sites", "early_stopping": {"patience": 3}},
 }
-
 AT_SITES = ("federation.number_of_clients=null", "data={from: sites, dataset: scans}")
 CARRIED = ("participation.deadline_s=9", "participation.late_updates=carry")
 SCHEDULE_KEYS = ("", ".kind", ".warmup_rounds", ".gamma", ".every")
@@ -172,6 +171,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "participation.over_sampling": ("participation.over_sampling=0.5",),
     "robustness.max_site_share": ("robustness.max_site_share=0.5",),
     "robustness.max_update_norm": ("robustness.max_update_norm=5",),
+    "robustness.max_client_norm": ("robustness.max_client_norm=5",),
     "participation.late_updates": CARRIED,
     "participation.staleness_exponent": (*CARRIED, "participation.staleness_exponent=1"),
     "participation.most_rounds_late": (*CARRIED, "participation.most_rounds_late=2"),
