@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,23 +35,33 @@ def along(factors: Tensor, rows: Tensor) -> Tensor:
     return factors.reshape(-1, *[1] * (rows.ndim - 1))
 
 
-def bounded(trained: Trained, start: Mapping[str, Tensor], roles: Roles, most: float) -> Trained:
-    """Results whose updates of trained tensors have at most this norm, client by client.
+class NormBound:
+    """Scales clients' updates of trained tensors down to a norm, client by client.
 
-    An update is the difference from the client's first model; a larger one is scaled down (Sun et
-    al. 2019, "Can you really backdoor federated learning?"). Smaller ones keep their bits.
+    An update is the difference from the client's first model (Sun et al. 2019, "Can you really
+    backdoor federated learning?"). Updates within the bound keep their bits.
     """
-    moved = {
-        name: rows for name, rows in trained.tensors.items() if roles[name] is TensorRole.TRAINED
-    }
-    if not moved:
-        return trained
-    updates = {name: rows.detach() - start[name] for name, rows in moved.items()}
-    factors = factors_to(most, updates.values())
-    if bool((factors == 1.0).all()):
-        return trained
-    tensors = dict(trained.tensors)
-    for name, rows in moved.items():
-        factor = along(factors, rows)
-        tensors[name] = torch.where(factor == 1.0, rows, start[name] + factor * updates[name])
-    return replace(trained, tensors=tensors)
+
+    def __init__(self, most: float, roles: Roles) -> None:
+        self._most = most
+        self._names = {name for name, role in roles.items() if role is TensorRole.TRAINED}
+        self._updates: dict[str, Tensor] = {}
+        """Room for the updates of a chunk: to allocate it anew costs more than all arithmetic."""
+
+    def apply(self, trained: Trained, start: Mapping[str, Tensor]) -> None:
+        """Scale results down in place; `start` is the model with which these clients began."""
+        moved = {name: rows for name, rows in trained.tensors.items() if name in self._names}
+        if not moved:
+            return
+        updates = {name: self._update(name, rows, start[name]) for name, rows in moved.items()}
+        factors = factors_to(self._most, updates.values()).tolist()
+        for client in (place for place, factor in enumerate(factors) if factor != 1.0):
+            for name, rows in moved.items():
+                update = updates[name][client]
+                torch.add(start[name], update, alpha=factors[client], out=rows[client])
+
+    def _update(self, name: str, rows: Tensor, start: Tensor) -> Tensor:
+        room = self._updates.get(name)
+        if room is None or len(room) < len(rows):
+            room = self._updates[name] = torch.empty_like(rows)
+        return torch.sub(rows.detach(), start, out=room[: len(rows)])

@@ -52,7 +52,7 @@ from ...engine.training.modules import (
     settle,
     to_tensors,
 )
-from ...engine.training.norms import bounded
+from ...engine.training.norms import NormBound
 from ...engine.training.samples import Chunk, Samples
 from ...engine.training.training import Start, Trained
 from ...errors import ClientFailed, FederatedError
@@ -165,6 +165,8 @@ class FederatedNode:
         self._models: LRU[_LoadedModel] = LRU()
         self._borrowed = Borrowed()
         self._preparing = ThreadPoolExecutor(1, "next-chunk")
+        most = settings.max_norm
+        self._bound = None if most is None else NormBound(most, self._roles)
         self._sum: _Sum | None = None
         self._running = self._gathering()
         self._group_rounds: GroupRounds | None = None
@@ -218,8 +220,8 @@ class FederatedNode:
                 for trained in trainer.train(chunk, step, Start(tensors, rate), memories):
                     arithmetic_s += trained.seconds
                     printed.update(trained.printed)
-                    if (most := self._settings.max_norm) is not None:
-                        trained = bounded(trained, tensors, self._roles, most)
+                    if self._bound is not None:
+                        self._bound.apply(trained, tensors)
                     yield chunk, trained
                 samples += int(chunk.sizes.sum())
 
