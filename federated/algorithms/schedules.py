@@ -25,13 +25,11 @@ def learning_rate(training: Training, round_number: int) -> float:
         return base
     after = round_number - 1 - schedule.warmup_rounds
     if after < 0:
-        rate = base * round_number / schedule.warmup_rounds
-    elif schedule.kind == "constant":
-        return base
+        rate = base * (round_number / schedule.warmup_rounds)
     else:
         rate = _after_warmup(schedule, base, after)
     # Mathematical libraries differ in the last bit, and no machine may decide bits of a model.
-    return float(f"{rate:.9g}")
+    return base if rate == base else float(f"{rate:.9g}")
 
 
 def _after_warmup(schedule: Schedule, base: float, rounds: int) -> float:
@@ -41,5 +39,7 @@ def _after_warmup(schedule: Schedule, base: float, rounds: int) -> float:
         return final + (base - final) * (1.0 + math.cos(math.pi * done)) / 2.0
     if schedule.kind == "linear":
         return base + (final - base) * done
+    if schedule.kind == "constant":
+        return base
     changes = rounds // (schedule.every or 1)
     return base * float((schedule.gamma or 1.0) ** changes)

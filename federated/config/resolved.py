@@ -88,6 +88,7 @@ USUAL: Mapping[str, Any] = {
     "federation.server_bias_correction": False,
     "training.nesterov": False,
     "training.proximal_mu": 0.0,
+    "training.schedule.final_rate": 0.0,
 }
 """Values that a key has if it is left out, and that count as if it were."""
 

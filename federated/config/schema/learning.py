@@ -360,8 +360,8 @@ class Training(Section):
     """FedProx (Li et al. 2020): each step also pulls a client towards the model with which it began
     the round, by `proximal_mu` times the distance; 0 is plain training."""
     max_gradient_norm: PositiveFloat | None = Field(default=None, examples=[1.0])
-    """A step's gradient is scaled down to this norm if its own is larger, over all tensors together
-    (Pascanu et al. 2013); left out: never."""
+    """A local step scales a gradient with a larger norm down to this one (Pascanu et al. 2013). The
+    norm is over all tensors of a client's model together. Left out: no limit."""
     loss_function: str = "cross_entropy"
     """`cross_entropy`, or your own `module:function` of (outputs, labels) that returns a mean."""
     shuffle: bool = True
@@ -409,6 +409,13 @@ class Training(Section):
                     found=f"`{key}: {value:g}` with `client_update`",
                     allowed="one of the two: your own code takes its own steps",
                 )
+        final = None if self.schedule is None else self.schedule.final_rate
+        if final is not None and final > self.learning_rate:
+            yield Conflict(
+                key="schedule.final_rate",
+                found=f"`final_rate: {final:g}` with `learning_rate: {self.learning_rate:g}`",
+                allowed="at most the `learning_rate`",
+            )
         if self.momentum and self.optimizer != "sgd":
             yield Conflict(
                 key="momentum",

@@ -182,10 +182,10 @@ def graph_conflicts(config: RunConfig) -> Iterator[Conflict]:
             yield Conflict(
                 key=f"federation.{key}", found=f"`{key}` {everybody}", allowed="leave it out"
             )
-    if config.robustness.max_client_norm is not None:
+    if (most := config.robustness.max_client_norm) is not None:
         yield Conflict(
             key="robustness.max_client_norm",
-            found=f"a limit with {topology}, where clients exchange models, not updates",
+            found=f"{most:g} with {topology}, where clients exchange models, not updates",
             allowed="leave it out, or `topology: star`",
         )
     if federation.server_learning_rate != 1.0:

@@ -264,8 +264,9 @@ class Participation(Section):
 
 class Robustness(Section):
     """The most that one site, or one client, may add to a round. The run names a site that adds
-    more, and leaves it out of the round, or out of the run if it does so again. Without limits, the
-    run only names sites that stand out. It always refuses impossible answers."""
+    more, and leaves it out of the round, or out of the run if it does so again. A client's update
+    is scaled down instead. Without limits, the run only names sites that stand out. It always
+    refuses impossible answers."""
 
     max_site_share: Fraction | None = Field(default=None, examples=[0.5])
     """Share of a round's samples (of its clients, with a strategy that keeps every update) from one
@@ -274,8 +275,8 @@ class Robustness(Section):
     max_update_norm: PositiveFloat | None = Field(default=None, examples=[10.0])
     """Euclidean norm of a site's mean update, over all averaged tensors."""
     max_client_norm: PositiveFloat | None = Field(default=None, examples=[2.0])
-    """Euclidean norm of a client's update, over all trained tensors. A larger update is scaled down
-    to it (Sun et al. 2019) by the worker that trains the client, and counts as any other."""
+    """Euclidean norm of a client's update, over all trained tensors. The worker that trains a
+    client scales a larger update down to it (Sun et al. 2019)."""
 
 
 class Traffic(Section):

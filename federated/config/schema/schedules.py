@@ -14,12 +14,13 @@ from .values import Fraction, NonNegativeFloat, Positive, Section
 
 
 class Schedule(Section):
-    """How the clients' learning rate changes from round to round; within a round it stays."""
+    """How the clients' learning rate changes from round to round. All steps of a round have the
+    same rate."""
 
     kind: Literal["constant", "step", "exponential", "cosine", "linear"] = "constant"
     """`step` multiplies the rate by `gamma` once in `every` rounds, `exponential` in each round.
     `cosine` (Loshchilov and Hutter 2017) and `linear` lower it to `final_rate` within
-    `decay_rounds` rounds. `constant` leaves it."""
+    `decay_rounds` rounds. `constant` does not change it."""
     warmup_rounds: Annotated[int, Ge(0)] = 0
     """First rounds, in which the rate rises linearly to `training.learning_rate`. The schedule
     begins after them."""
@@ -28,10 +29,10 @@ class Schedule(Section):
     every: Positive | None = Field(default=None, examples=[30])
     """For `step` (required): rounds from one change to the next."""
     decay_rounds: Positive | None = Field(default=None, examples=[100])
-    """For `cosine` and `linear` (required): rounds after which the rate is `final_rate`, and
-    stays."""
+    """For `cosine` and `linear` (required): rounds from the first rate to `final_rate`, which all
+    later rounds have."""
     final_rate: NonNegativeFloat | None = Field(default=None, examples=[0.001])
-    """For `cosine` and `linear`: the last rate; left out: 0."""
+    """For `cosine` and `linear`: the last rate, at most `training.learning_rate`; left out: 0."""
 
     def broken_rules(self) -> Iterator[Conflict]:
         yield from self.only_with("gamma", "kind", "step", "exponential")

@@ -10,24 +10,20 @@ from torch import Tensor
 from ...core.state import Roles, TensorRole
 from .training import Trained
 
-TINY = 1e-6
-"""Added to a norm before a division by it, as PyTorch does."""
 
+def norms_of(tensors: Iterable[Tensor]) -> Tensor:
+    """(k,) float64: each client's norm over all tensors (k, *shape) together.
 
-def factors_to(most: float, tensors: Iterable[Tensor]) -> Tensor:
-    """(k,): what scales each client's rows down to the norm `most`, over all tensors together; 1
-    where it is less.
-
-    Each tensor is (k, *shape). A row's norm is computed by itself, since the bits of a norm of many
-    rows depend on how many there are. As `torch.nn.utils.clip_grad_norm_`.
+    A row's norm is computed by itself, since the bits of a norm of many rows depend on how many
+    there are.
     """
     rows = [list(each) for each in tensors]
-    norms = torch._foreach_norm([row for each in rows for row in each])
+    norms = torch._foreach_norm([row for each in rows for row in each], 2, torch.float64)
     count = len(rows[0])
     squares = torch.stack(norms[:count]).square()
     for at in range(count, len(norms), count):
         squares += torch.stack(norms[at : at + count]).square()
-    return (most / (squares.sqrt() + TINY)).clamp(max=1.0)
+    return squares.sqrt()
 
 
 def along(factors: Tensor, rows: Tensor) -> Tensor:
@@ -51,14 +47,16 @@ class NormBound:
     def apply(self, trained: Trained, start: Mapping[str, Tensor]) -> None:
         """Scale results down in place; `start` is the model with which these clients began."""
         moved = {name: rows for name, rows in trained.tensors.items() if name in self._names}
+        at = {rows.data_ptr(): name for name, rows in reversed(moved.items())}
+        moved = {name: moved[name] for name in at.values()}  # tied weights are one tensor
         if not moved:
             return
         updates = {name: self._update(name, rows, start[name]) for name, rows in moved.items()}
-        factors = factors_to(self._most, updates.values()).tolist()
-        for client in (place for place, factor in enumerate(factors) if factor != 1.0):
-            for name, rows in moved.items():
-                update = updates[name][client]
-                torch.add(start[name], update, alpha=factors[client], out=rows[client])
+        for client, norm in enumerate(norms_of(updates.values()).tolist()):
+            if norm > self._most:
+                for name, rows in moved.items():
+                    update, factor = updates[name][client], self._most / norm
+                    torch.add(start[name], update, alpha=factor, out=rows[client])
 
     def _update(self, name: str, rows: Tensor, start: Tensor) -> Tensor:
         room = self._updates.get(name)

@@ -14,7 +14,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from ...config.schema import Training
-from .norms import along, factors_to
+from .norms import along, norms_of
 
 
 def is_plain(training: Training) -> bool:
@@ -25,6 +25,9 @@ def is_plain(training: Training) -> bool:
         or training.proximal_mu
         or training.max_gradient_norm
     )
+
+
+TINY = 1e-6
 
 
 class LocalOptimizer:
@@ -141,6 +144,6 @@ class LocalOptimizer:
 def _clipped(gradients: Mapping[str, Tensor], most: float, *, stacked: bool) -> dict[str, Tensor]:
     """The gradients, scaled down client by client where the norm of all is above `most`."""
     rows = {name: each if stacked else each.unsqueeze(0) for name, each in gradients.items()}
-    factors = factors_to(most, rows.values())
-    found = {name: each * along(factors, each) for name, each in rows.items()}
+    factors = (most / (norms_of(rows.values()) + TINY)).clamp(max=1.0)  # as PyTorch clips
+    found = {name: each * along(factors, each).to(each.dtype) for name, each in rows.items()}
     return found if stacked else {name: each.squeeze(0) for name, each in found.items()}

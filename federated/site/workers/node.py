@@ -435,6 +435,8 @@ class FederatedNode:
         trainer = self._trainers.checked(execution)
         start = Start(model.tensors, learning_rate(self._settings.training, round_number))
         (trained,) = trainer.train(chunk, round_number, start, memories)
+        if self._bound is not None:
+            self._bound.apply(trained, model.tensors)
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():
             new[name] = tensor[0].detach().cpu().numpy().copy()

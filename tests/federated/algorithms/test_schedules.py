@@ -78,7 +78,7 @@ def test_without_a_schedule_it_is_that_of_the_config_to_the_last_bit() -> None:
 @given(
     st.sampled_from(sorted(KINDS)),
     st.integers(0, 5),
-    st.floats(1e-12, 1e12),
+    st.floats(FINAL, 1e12),
     st.integers(1, 10**9),
 )
 def test_no_digit_of_it_depends_on_a_mathematical_library(
@@ -88,4 +88,4 @@ def test_no_digit_of_it_depends_on_a_mathematical_library(
     schedule = Schedule(**KINDS[kind][0], warmup_rounds=warmup)
     found = learning_rate(Training(learning_rate=base, schedule=schedule), number)
     assert 0.0 <= found <= max(base, FINAL) * (1 + 1e-8)
-    assert found == float(f"{found:.9g}")
+    assert found in (base, float(f"{found:.9g}"))

@@ -74,6 +74,11 @@ ONE_PROBLEM = [
         id="a key of another schedule is refused",
     ),
     pytest.param(
+        GOOD + "  schedule: {kind: linear, decay_rounds: 9, final_rate: 5}\n",
+        ("x.yaml:12", "training.schedule.final_rate", "with `learning_rate: 0.001`", "at most", ""),
+        id="a schedule never ends above the learning rate",
+    ),
+    pytest.param(
         GOOD + "  client_update: a:b\n  proximal_mu: 0.1\n",
         ("x.yaml:13", "training.proximal_mu", "with `client_update`", "one of the two", ""),
         id="a user's own code takes its own steps",

@@ -38,7 +38,7 @@ def test_it_is_the_mean_of_the_updates_that_are_scaled_down(code: str, lab: Lab)
         whole, moved = sum(samples[i] for i in there), np.zeros_like(x)
         for i in there:
             update = 0.5 * (goal(i, x.shape) - x)
-            factor = min(1.0, MOST / (float(np.linalg.norm(update)) + 1e-6))
+            factor = min(1.0, MOST / float(np.linalg.norm(update)))
             moved += samples[i] / whole * factor * update
             scaled.append(factor < 1.0)
         x = x + moved
@@ -62,6 +62,13 @@ def test_it_has_the_same_bits_with_any_workers_after_a_crash_and_when_it_is_veri
     assert (resumed.digest, timeless(resumed.rows)) == (other.digest, timeless(other.rows))
     found = archive.verify("base", how=Replay.ALL)
     assert (found.failure, found.differs) == (None, False)
+
+
+def test_a_node_that_trains_alone_is_bounded_as_in_a_round(lab: Lab) -> None:
+    with lab.federation(robustness__max_client_norm=0.1) as federation:
+        before, trained = federation.state, federation["client_1"].train()
+    moved = [(trained.state[name] - array).reshape(-1) for name, array in before.items()]
+    assert np.linalg.norm(np.concatenate(moved)) == pytest.approx(0.1, rel=1e-5)
 
 
 def test_groups_that_average_once_are_a_star(lab: Lab) -> None:
