@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from fedpilot.common.host.exit_codes import REFUSED
+from fedpilot.common.host.imports import many_imports
 from fedpilot.common.terminal.commands import exit_codes, fail
 from fedpilot.common.terminal.console import display, print_json
 from fedpilot.mediator.cli.access import Access, asking, with_mediator
@@ -84,11 +85,12 @@ def plan(
     Exit codes: 0 feasible; 2 wrong config or usage; 3 infeasible; 4 mediator unreachable.
     """
     with exit_codes():
-        from ..core.planning.document import document_of, document_of_shortfall
-        from ..core.planning.feasibility import Shortfall
-        from ..core.planning.what_if import BadWhatIf
-        from ..federation.remote.planning import plan_file
-        from ..federation.setup.planning import not_feasible
+        with many_imports():
+            from ..core.planning.document import document_of, document_of_shortfall
+            from ..core.planning.feasibility import Shortfall
+            from ..core.planning.what_if import BadWhatIf
+            from ..federation.remote.planning import plan_file
+            from ..federation.setup.planning import not_feasible
 
         if picture is not None:
             _check_picture(picture)

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from .closed_pipes import outlive_readers
+from .common.host.imports import many_imports
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ def _site_option(about: tuple[str, str | None, str]) -> click.Option:
 def loaded(target: str) -> click.Command:
     """Import a command."""
     module, _, name = target.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), name)
+    with many_imports():
+        command: click.Command = getattr(importlib.import_module(module), name)
     return command
 
 
