@@ -34,7 +34,7 @@ os.environ.setdefault("MPLCONFIGDIR", str(_caches / "matplotlib"))
 def _kernels() -> Path:
     """Where compiled kernels are kept from one run of the tests to the next.
 
-    Numba compiles again when a kernel's own file has changed, whatever the kernel calls.
+    Numba compares only a kernel's own file, so the folder's name has a digest of all their files.
     """
     root = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=8)

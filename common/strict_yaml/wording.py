@@ -73,7 +73,7 @@ def fields_of(section: SectionType) -> dict[str, FieldInfo]:
 
 
 def meaning_of(owner: SectionType, key: str, section: SectionType | None = None) -> str:
-    """The docstring under a key of `owner`, or else that of the section that the key holds."""
+    """The text under a key of `owner`; without one, the docstring of the section in the key."""
     named = next((name for name, each in owner.model_fields.items() if each.alias == key), key)
     said = (found for each in owner.__mro__ if (found := _docstrings(each).get(named)))
     return " ".join(next(said, (section.__doc__ if section else None) or "").split())

@@ -38,7 +38,7 @@ class LocalClient:
     module: nn.Module
     """The global model, in training mode; change it in place."""
     training: Training
-    """The section `training` of the config; its `learning_rate` is that of this round."""
+    """The section `training` of the config, with the `learning_rate` of this round."""
     loss: Loss
     """(outputs, labels) -> mean loss, as the config names it."""
     memory: dict[str, Any]

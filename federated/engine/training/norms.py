@@ -1,4 +1,4 @@
-"""Norms of many clients' tensors, each client's with the same bits whoever stands beside it."""
+"""Norms of many clients' tensors. The bits of a norm depend on one client alone."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class LocalOptimizer:
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
     def __init__(self, training: Training, *, stacked: bool) -> None:
-        """`stacked`: each row of a tensor is that of a client."""
+        """With `stacked`, each row of a tensor belongs to one client."""
         self._training = training
         self._stacked = stacked
         self._rate = training.learning_rate

@@ -1,4 +1,4 @@
-"""The learning rate of each round is that of PyTorch's scheduler of the same name."""
+"""Each kind of schedule gives the rates of PyTorch's scheduler."""
 
 from __future__ import annotations
 
