@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         WorkerNotMade,
         WorkersExhausted,
     )
+    from .experiments.run_reading import runs
     from .federation.clients.topology_manager import HybridTopologyManager, TopologyManager
     from .federation.clients.virtual_node import EvaluationResult, TrainResult, VirtualNode
     from .federation.events import Event
@@ -67,6 +68,7 @@ _HOME = {
     "register_dataset": "data",
     "register_loss": "engine.training.training_code",
     "register_model": "models",
+    "runs": "experiments.run_reading",
 }
 """By public name: its module; all others are in `errors`."""
 
@@ -109,6 +111,7 @@ __all__ = [
     "register_dataset",
     "register_loss",
     "register_model",
+    "runs",
 ]
 
 

@@ -33,7 +33,7 @@ def at_sites(config: RunConfig) -> RunConfig:
         federation = federation.model_copy(update={"topology": "custom"})
     if federation.has_own_assignment:
         federation = federation.model_copy(update={"assignment": None})
-    return config.model_copy(update={"federation": federation, "graph": graph})
+    return config.model_copy(update={"federation": federation, "graph": graph, "sweep": None})
 
 
 def told(config: RunConfig) -> dict[str, Any]:

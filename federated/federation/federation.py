@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .clients.topology_manager import TopologyManager
     from .coordinator.coordinator import Coordinator
     from .runs.run_record import RunResult
+    from .sites.kept_ray import KeptRay
 
 
 class Federation:
@@ -50,6 +51,7 @@ class Federation:
         observers: Sequence[Observer] = (),
         search: Sequence[str] = (),
         cluster: Cluster | None = None,
+        kept_ray: KeptRay | None = None,
         sites: Sequence[str] | None = None,
         source: SiteSource | None = None,
         name: str = "",
@@ -61,6 +63,7 @@ class Federation:
 
         `overrides` are `a.b=c` as after `--set`. Python looks for your own modules in the working
         folder, beside the file and in the folders of `search`. `cluster` stands in for Ray (tests).
+        `kept_ray` keeps the Ray of a single site for the next federation.
         `sites` names parts of this process, each with its own gang on the one Ray, in place of the
         config's sites; on a `cluster` the config's sites are such parts too. `source` provides the
         sites instead, and no folder here is searched. `name` is for gangs and runs without one; by
@@ -77,7 +80,7 @@ class Federation:
         self._events = EventBus(observers)
         self._is_here = source is None
         with ExitStack() as undo:
-            at = source or sites_here(read, sites, cluster)
+            at = source or sites_here(read, sites, cluster, kept_ray)
             undo.callback(at.close)
             if ahead:
                 at.begin()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         register_dataset,
         register_loss,
         register_model,
+        runs,
     )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "register_dataset",
     "register_loss",
     "register_model",
+    "runs",
 ]
 
 

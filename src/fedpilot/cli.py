@@ -43,9 +43,14 @@ COMMANDS = {
     "tune": CommandEntry(
         "fedpilot.federated.cli.tune:tune", "Find the fastest execution for a model.", RUNS
     ),
+    "sweep": CommandEntry(
+        "fedpilot.federated.cli.sweep:sweep",
+        "Train a config at several points, each from several seeds.",
+        RUNS,
+    ),
     "runs": CommandEntry(
         "fedpilot.federated.cli.runs.group:runs",
-        "List, show and verify runs in a folder here or at a mediator.",
+        "List, show, compare and verify runs in a folder here or at a mediator.",
         RUNS,
     ),
     "node": CommandEntry(

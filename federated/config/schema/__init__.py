@@ -1,10 +1,11 @@
 """What a run's configuration may say: every key, its type, its default and what it means.
 
 `learning`, `schedules` and `data` decide the bits of a run, `running` says where and with which
-sites; `rules` are those between sections, `vnode_classes` is what a gang is made of, and `values`
-what sections are. Unknown keys and wrong types are refused (strict, no coercion but int to float).
-`broken_rules` checks rules between keys and names the key to change. What needs the data or the
-model (more clients than samples) is checked in `prepare/inputs`, before anything starts.
+sites, `sweep` at which points `fedpilot sweep` trains; `rules` are those between sections,
+`vnode_classes` is what a gang is made of, and `values` what sections are. Unknown keys and wrong
+types are refused (strict, no coercion but int to float). `broken_rules` checks rules between keys
+and names the key to change. What needs the data or the model (more clients than samples) is checked
+in `prepare/inputs`, before anything starts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .running import (
     Traffic,
 )
 from .schedules import Schedule
+from .sweep import Sweep
 from .values import Section
 from .vnode_classes import ClientsOfClass, VNodeClassConfig, WorkersRange
 
@@ -55,6 +57,7 @@ __all__ = [
     "RunConfig",
     "Schedule",
     "SitesConfig",
+    "Sweep",
     "Traffic",
     "Training",
     "VNodeClassConfig",
@@ -79,6 +82,7 @@ class RunConfig(Section):
     robustness: Robustness = Robustness()
     traffic: Traffic = Traffic()
     outputs: Outputs = Outputs()
+    sweep: Sweep | None = None
 
     @property
     def clients_share_a_model(self) -> bool:

@@ -32,6 +32,7 @@ from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, declared_r
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, RayCluster
 
+    from .kept_ray import KeptRay
     from .local_sites import LocalSites
 
 Declarations = Mapping[str, Mapping[str, Any]]
@@ -125,17 +126,24 @@ class OneRay(HereSource):
     """Sites that are parts of this process, each with its own gang on the same Ray."""
 
     def __init__(
-        self, config: RunConfig, names: Sequence[str], cluster: Cluster | None = None
+        self,
+        config: RunConfig,
+        names: Sequence[str],
+        cluster: Cluster | None = None,
+        kept: KeptRay | None = None,
     ) -> None:
-        """`cluster` replaces the Ray that the config asks for. Raises BadFile, SpecError."""
+        """`cluster` replaces the Ray that the config asks for. Raises BadFile, SpecError.
+
+        With `kept` that Ray stays when this source ends, for the next one.
+        """
         super().__init__(config, names)
-        self._cluster = cluster
+        self._cluster, self._kept = cluster, kept
         self._declared = None if cluster else declared_ray(config)
         self._begun: RayCluster | None = None
 
     def begin(self) -> None:
         """Begin to start the private Ray, if the config asks for one. Raises NotFeasible."""
-        if self._cluster is None:
+        if self._cluster is None and self._kept is None:
             self._check()
             self._begun = begin_ray(self.config)
 
@@ -148,7 +156,10 @@ class OneRay(HereSource):
             undo.callback(begun.close)
         if self._cluster is None:
             self._check()
-        cluster = self._cluster or enter_ray(self.config, store, begun, self._declared, undo)
+        if self._kept is not None:
+            cluster = self._kept.entered(self.config, store)
+        else:
+            cluster = self._cluster or enter_ray(self.config, store, begun, self._declared, undo)
         manager = undo.enter_context(VirtualClusterManager(cluster))
         return [
             InProcessSite(name, manager, SiteContext(name=name, data=self.data_at.get(name, {})))
@@ -242,15 +253,19 @@ def disclosed_to(config: RunConfig, source: SiteSource) -> dict[str, Mapping[str
 
 
 def sites_here(
-    config: RunConfig, names: Sequence[str] | None, cluster: Cluster | None
+    config: RunConfig,
+    names: Sequence[str] | None,
+    cluster: Cluster | None,
+    kept: KeptRay | None = None,
 ) -> OneRay | RayEach:
     """The sites of a config on this machine; `names` and `cluster` ask for parts of this process.
 
-    Several sites have a Ray each, unless an argument says which Ray to use. Raises BadFile.
+    Several sites have a Ray each, unless an argument says which Ray to use. Only the Ray of a
+    single site can be `kept`. Raises BadFile.
     """
     if cluster is None and names is None and len(config.sites.names) > 1:
         return RayEach(config)
-    return OneRay(config, names or config.sites.names, cluster)
+    return OneRay(config, names or config.sites.names, cluster, kept)
 
 
 def _declared_here(config: RunConfig, sites: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:

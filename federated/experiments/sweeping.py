@@ -1,0 +1,89 @@
+"""Trains the trials of a sweep, one after another, on one Ray.
+
+What a finished trial left is never trained again. A trial that fails does not end the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpilot.common.host.interruptions import Interruptions
+
+from ..errors import FederatedError, WorkersNotUp
+from ..federation.events import Event, Observer, event
+from ..federation.federation import Federation
+from ..federation.sites.kept_ray import KeptRay
+from .comparison import ComparedPoint, document_of, points_of
+from .comparison_picture import draw_comparison
+from .run_reading import read_run, read_runs
+from .sweep_folder import SweepFolder
+from .trials import Trial
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepResult:
+    """What a sweep came to."""
+
+    points: Sequence[ComparedPoint]
+    failed: Sequence[Trial]
+    picture: Path
+
+
+def train_trials(
+    sweep: SweepFolder, observe: Observer, interruptions: Interruptions | None = None
+) -> SweepResult:
+    """Train all trials that are not finished, and compare the points.
+
+    `observe` gets the events of the sweep and those of its runs. Raises what keeps any trial from
+    being trained, such as a Ray that does not start.
+    """
+    emit = _emitting(observe)
+    failed: list[Trial] = []
+    todo = [each for each in sweep.trials if sweep.status(each) != "finished"]
+    emit("sweep_started", sweep=sweep.path.name, trials=len(sweep.trials), todo=len(todo))
+    with KeptRay() as kept:
+        try:
+            for trial in todo:
+                number = sweep.trials.index(trial) + 1
+                about = {"trial": number, "run_id": trial.run_id, "seed": trial.seed}
+                emit("trial_started", **about, of=len(sweep.trials), point=dict(trial.point))
+                try:
+                    _train(sweep, trial, kept, observe)
+                except WorkersNotUp:
+                    raise
+                except FederatedError as error:
+                    failed.append(trial)
+                    emit("trial_failed", **about, reason=str(error))
+                    continue
+                run = read_run(sweep.path / trial.run_id)
+                results = {name: run.last(name) for name in ("accuracy", "loss")}
+                emit("trial_finished", **about, **results, seconds=run.seconds)
+        finally:
+            if interruptions is not None:
+                interruptions.shield()
+    points, picture = points_of(read_runs(sweep.path)), sweep.path / "comparison.png"
+    draw_comparison(points, picture, metric="accuracy", title="accuracy")
+    names = [trial.run_id for trial in failed]
+    emit("sweep_finished", failed=names, picture=str(picture), **document_of(points))
+    return SweepResult(points, failed, picture)
+
+
+def _train(sweep: SweepFolder, trial: Trial, kept: KeptRay, observe: Observer) -> None:
+    config, begun = sweep.config_of(trial), sweep.status(trial) != "waiting"
+    with Federation(
+        config, observers=[observe], search=sweep.search, kept_ray=kept, name=trial.run_id
+    ) as federation:
+        if begun:
+            federation.resume(trial.run_id)
+        else:
+            federation.run(run_id=trial.run_id)
+
+
+def _emitting(observe: Observer) -> Callable[..., None]:
+    def emit(name: str, **fields: object) -> None:
+        told: Event = event(name, **fields)
+        observe(told)
+
+    return emit
