@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-TESTS  := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+TESTS  := $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 # Of a package's modules few are ever imported: Python compiles those, then, and keeps them.
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
