@@ -34,6 +34,7 @@ from .gangs import Gang, Standing, VirtualClusterManager, check_feasible
 from .manager.settings import KeeperSettings
 from .ray.local_machine import local_machine
 from .ray.protocol import Cluster, Group, GroupState, Worker
+from .ray.warm_cluster import WarmCluster
 from .spec import FixedSizeNode, FixedSizeNodes, VirtualCluster, virtual_cluster as _spec
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ __all__ = [
     "VirtualClusterManager",
     "VirtualClusters",
     "VirtualNodeInfo",
+    "WarmCluster",
     "Worker",
     "WorkerFailed",
     "WorkerLost",

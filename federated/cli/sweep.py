@@ -13,6 +13,7 @@ import click
 from fedpilot.common.host.exit_codes import FAILED, INTERRUPTED
 from fedpilot.common.terminal.commands import exit_codes, fail, interruptions
 from fedpilot.common.terminal.console import display, print_json, spinner
+from fedpilot.common.text.amounts import counted
 from fedpilot.common.text.plain_text import plain_lines
 
 from .options import EVENTS, SET
@@ -97,8 +98,10 @@ def sweep(
             from .runs.comparing import comparison_table
 
             click.echo()
-            display(comparison_table(result.points))
-            click.echo(f"\npicture   {result.picture}\nfolder    {opened.path}")
+            if result.points:
+                display(comparison_table(result.points))
+                click.echo(f"\npicture   {result.picture}")
+            click.echo(f"folder    {opened.path}")
     if failed := result.failed:
         names = ", ".join(trial.run_id for trial in failed[:5])
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
@@ -140,7 +143,8 @@ class _Lines:
                 self._of = fields["trials"]
                 done = self._of - fields["todo"]
                 self._print(
-                    f"{fields['sweep']}: {self._of} trials" + f", {done} finished" * (done > 0)
+                    f"{fields['sweep']}: {counted(self._of, 'trial')}"
+                    + f", {done} finished" * (done > 0)
                 )
             case "trial_started":
                 names = short_names(fields["point"])

@@ -84,6 +84,11 @@ class ComparedPoint:
     """By config key that differs between points: the value here; None where it is not given."""
     runs: Sequence[RunFacts]
 
+    @property
+    def one_per_seed(self) -> list[RunFacts]:
+        """The last run of each seed: the same seed again would say nothing new."""
+        return list({run.seed: run for run in self.runs}.values())
+
     def label(self, names: Mapping[str, str]) -> str:
         """The point in a few words; `names` are short ones of keys."""
         told = (f"{names[key]} {shown(value)}" for key, value in self.values.items())
@@ -91,12 +96,13 @@ class ComparedPoint:
 
     def spread(self, metric: str, *, best: bool = False) -> Spread | None:
         """The last or the best values of a metric; None if no run has any."""
-        found = [run.best(metric) if best else run.last(metric) for run in self.runs]
+        found = [run.best(metric) if best else run.last(metric) for run in self.one_per_seed]
         return spread_of([value for value in found if value is not None])
 
     def band(self, metric: str) -> list[tuple[int, Spread]]:
         """By round in which every run has the metric: its spread."""
-        by_run = [dict(zip(*run.series(metric), strict=True)) for run in self.runs]
+        series = [run.series(metric) for run in self.one_per_seed]
+        by_run = [dict(zip(*each, strict=True)) for each in series if each[0]]
         shared = set.intersection(*map(set, by_run)) if by_run else set()
         found = (
             (number, spread_of([each[number] for each in by_run])) for number in sorted(shared)
@@ -157,7 +163,7 @@ def shown(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def spread_of(values: Sequence[float]) -> Spread | None:
@@ -166,7 +172,7 @@ def spread_of(values: Sequence[float]) -> Spread | None:
         return None
     count = len(values)
     if count == 1 or not all(map(math.isfinite, values)):
-        return Spread(math.fsum(values) / count, None, count)
+        return Spread(sum(values) / count, None, count)
     freedom = count - 1
     quantile = QUANTILES[freedom - 1] if freedom <= len(QUANTILES) else NORMAL
     return Spread(fmean(values), quantile * stdev(values) / math.sqrt(count), count)
@@ -231,7 +237,7 @@ def _run(run: RunFacts, metric: str) -> Mapping[str, Any]:
         "status": run.status,
         "seed": run.seed,
         "rounds": run.rounds,
-        metric: run.last(metric),
+        metric: _finite(run.last(metric)),
         f"best_{metric}": run.best(metric),
         "seconds": run.seconds,
     }
@@ -240,4 +246,13 @@ def _run(run: RunFacts, metric: str) -> Mapping[str, Any]:
 def _spread(spread: Spread | None) -> Mapping[str, Any] | None:
     if spread is None:
         return None
-    return {"mean": spread.mean, "half_width": spread.half_width, "count": spread.count}
+    return {
+        "mean": _finite(spread.mean),
+        "half_width": spread.half_width,
+        "count": spread.count,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """None for what JSON cannot say."""
+    return value if value is None or math.isfinite(value) else None

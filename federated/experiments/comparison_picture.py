@@ -36,17 +36,17 @@ def draw_comparison(
         rounds, means = [number for number, _ in band], [spread.mean for _, spread in band]
         widths = [spread.half_width or 0.0 for _, spread in band]
         alone = "o" if len(rounds) == 1 else None  # a line of one point is invisible
-        label = point.label(names) if at < MOST_IN_LEGEND else None
+        label = _plain(point.label(names)) if at < MOST_IN_LEGEND else None
         axes.plot(rounds, means, color=colour, marker=alone, linewidth=2, label=label)
         if any(widths):
             low = [mean - width for mean, width in zip(means, widths, strict=True)]
             high = [mean + width for mean, width in zip(means, widths, strict=True)]
             axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-    counts = {len(point.runs) for point, _ in drawn}
+    counts = {spread.count for _, band in drawn for _, spread in band}
     if counts and max(counts) > 1:
         seeds = "-".join(str(each) for each in sorted({min(counts), max(counts)}))
         title = f"{title}: mean and 95 % interval over {seeds} seeds"
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_title(_plain(title), loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel("round", color=INK)
     axes.set_ylabel(metric.replace("_", " "), color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -57,3 +57,8 @@ def draw_comparison(
         axes.legend(frameon=False, fontsize=9)
     with replacing(path) as aside:
         figure.savefig(aside, format="png")
+
+
+def _plain(text: str) -> str:
+    """A text without the sign that begins a formula."""
+    return text.replace("$", r"\$")

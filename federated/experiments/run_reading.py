@@ -6,48 +6,82 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpilot.common.text.amounts import listed
+
 from ..config import load_config
 from ..config.resolved import EXPLAINING
-from ..errors import RunRefused
+from ..errors import ConfigError, RunRefused
 from ..federation.run_folder.folder import RunFolder, find_run, is_locked, list_runs
 from .comparison import RunFacts, flat, points_of, records_of
+
+CHOSEN = ("training.execution", "training.chunk_size")
+"""Keys that make no difference where fedpilot chose their values."""
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def read_runs(root: Path, names: Sequence[str] = ()) -> list[RunFacts]:
+def read_runs(
+    root: Path, names: Sequence[str] = (), left_out: list[str] | None = None
+) -> list[RunFacts]:
     """Runs of a folder, by id or by the path of their own; all in the folder without names.
 
-    The name of a sweep stands for its runs. Raises RunRefused if there is no such run, or none.
+    The name of a sweep stands for its runs. `left_out` gets why runs that were not named cannot be
+    read. Raises RunRefused if there is no such run, none at all, or one that cannot be read.
     """
     found: dict[Path, None] = {}
     for name in names:
-        inside = next((path for path in (root / name, Path(name)) if list_runs(path)), None)
-        if inside is None:
-            found[find_run(root, name)] = None
+        for place in (root / name, Path(name)):
+            if not (place / "config.yaml").is_file() and (inside := list_runs(place)):
+                found |= dict.fromkeys((place / run_id).resolve() for run_id in inside)
+                break
+            if (place / "config.yaml").is_file():
+                found[place.resolve()] = None
+                break
         else:
-            found |= dict.fromkeys((inside / run_id).resolve() for run_id in list_runs(inside))
-    if not names:
-        found = dict.fromkeys((root / run_id).resolve() for run_id in list_runs(root))
-    if not found:
-        raise RunRefused(f"there are no runs in {root}; `fedpilot runs list` shows those of `runs`")
-    return [read_run(path) for path in found]
+            find_run(root, name)  # which says what there is
+    if names:
+        return [read_run(path) for path in found]
+    runs = readable([(root / run_id).resolve() for run_id in list_runs(root)], left_out)
+    if not runs:
+        sweeps = sorted({path.parent.parent.name for path in root.glob("*/*/config.yaml")})
+        named = f"; name a sweep: {listed(sweeps)}" if sweeps else ""
+        raise RunRefused(f"there are no runs in {root}{named}")
+    return runs
+
+
+def readable(paths: Sequence[Path], left_out: list[str] | None = None) -> list[RunFacts]:
+    """The runs of some folders that can be read; `left_out` gets why the others cannot."""
+    runs = []
+    for path in paths:
+        try:
+            runs.append(read_run(path))
+        except RunRefused as error:
+            if left_out is None:
+                raise
+            left_out.append(str(error))
+    return runs
 
 
 def read_run(path: Path) -> RunFacts:
-    """A run's facts; ConfigError for a config that this version does not read."""
+    """A run's facts; RunRefused if its files cannot be read."""
     folder = RunFolder(path)
-    manifest, config = folder.manifest(), load_config(path / "config.yaml")
+    try:
+        manifest, config = folder.manifest(), load_config(path / "config.yaml")
+        rows = folder.rows()
+    except (ConfigError, OSError, ValueError) as error:
+        raise RunRefused(f"{path} cannot be read: {error}") from error
     values = flat(config.model_dump(mode="json", exclude_none=True))
+    chosen = config.training.execution == "auto" or config.training.execution_reason is not None
+    ignored = {*EXPLAINING, *(CHOSEN if chosen else ())}
     status = manifest.get("status", "interrupted")
     return RunFacts(
         run_id=folder.run_id,
         folder=str(path),
         status="interrupted" if status == "running" and not is_locked(path) else status,
-        config={key: value for key, value in values.items() if key not in EXPLAINING},
+        config={key: value for key, value in values.items() if key not in ignored},
         seed=config.run.random_seed,
-        rows=folder.rows(),
+        rows=rows,
         seconds=manifest.get("seconds"),
     )
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from fedpilot.common.host.whole_files import replacing
 from fedpilot.common.text.amounts import counted
 
 from ..config import RunConfig, load_config, to_yaml
 from ..errors import ConfigError, RunRefused
 from ..federation.run_folder.folder import RunFolder, check_run_id, is_locked
-from .trials import MOST, Trial, count_of, trials_of
+from .trials import MOST, Trial, as_yaml, count_of, trials_of
 
 FORMAT = 1
 CONFIG, TRIALS = "sweep.yaml", "sweep.json"
@@ -29,7 +30,10 @@ class SweepFolder:
         self.trials = tuple(trials)
         self.search = tuple(search)
         """Folders of the user's own modules."""
-        self._lock = RunFolder.locked(path)
+        try:
+            self._lock = RunFolder.locked(path)
+        except RunRefused:
+            raise RunRefused(f"another process trains the sweep {path.name}") from None
 
     @classmethod
     def create(cls, root: Path, name: str, config: RunConfig, search: Sequence[str]) -> Self:
@@ -39,24 +43,21 @@ class SweepFolder:
         """
         trials = checked_trials(config)
         path = root / check_run_id(name)
+        facts = {"format": FORMAT, "search": list(search), "trials": _listed(trials)}
+        aside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
         try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise RunRefused(f"{path} exists already; choose another name") from None
+            if path.exists():
+                raise FileExistsError
+            aside.mkdir(parents=True)
+            (aside / TRIALS).write_text(json.dumps(facts, indent=2) + "\n")
+            (aside / CONFIG).write_text(to_yaml(config))
+            aside.rename(path)
         except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if path.exists():
+                raise RunRefused(f"{path} exists already; choose another name") from None
             raise RunRefused(f"{path} cannot be made: {error.strerror or error}") from error
-        folder = cls(path, trials, search)
-        facts: dict[str, Any] = {
-            "format": FORMAT,
-            "search": list(search),
-            "trials": [
-                {"run_id": each.run_id, "point": dict(each.point), "seed": each.seed}
-                for each in trials
-            ],
-        }
-        _write(path / TRIALS, json.dumps(facts, indent=2) + "\n")
-        _write(path / CONFIG, to_yaml(config))
-        return folder
+        return cls(path, trials, search)
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:
@@ -67,17 +68,27 @@ class SweepFolder:
             there = sorted(each.parent.name for each in root.glob(f"*/{CONFIG}"))
             latest = ", ".join(there[-5:]) or "none"
             raise RunRefused(f"no sweep {name!r} in {root}; the latest there: {latest}")
-        facts = json.loads((path / TRIALS).read_text())
-        if facts["format"] != FORMAT:
+        try:
+            facts = json.loads((path / TRIALS).read_text())
+            written, trials, search = facts["format"], facts["trials"], facts["search"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunRefused(f"{path / TRIALS} cannot be read: {error}") from error
+        if written != FORMAT:
             raise RunRefused(
-                f"{path} has format {facts['format']}, this fedpilot reads {FORMAT}: use the "
-                "version of fedpilot that made it"
+                f"{path} has format {written}, this fedpilot reads {FORMAT}: use the version of "
+                "fedpilot that made it"
             )
-        return cls(path, trials_of_config(load_config(path / CONFIG)), facts["search"])
+        found = trials_of_config(load_config(path / CONFIG))
+        if trials != _listed(found):
+            raise RunRefused(
+                f"the trials of {path / CONFIG} are no longer those in {TRIALS}: for others, begin "
+                "another sweep"
+            )
+        return cls(path, found, search)
 
     def config_of(self, trial: Trial) -> RunConfig:
         """The config of a trial, whose run folder lies in this one."""
-        folder = f"outputs.folder={json.dumps(str(self.path))}"
+        folder = f"outputs.folder={as_yaml(str(self.path))}"
         return load_config(self.path / CONFIG, [*trial.overrides, folder])
 
     def status(self, trial: Trial) -> str:
@@ -85,8 +96,17 @@ class SweepFolder:
         path = self.path / trial.run_id
         if not (path / "config.yaml").is_file():
             return "waiting"
-        status = str(RunFolder(path).manifest().get("status", "interrupted"))
+        try:
+            status = str(RunFolder(path).manifest().get("status", "interrupted"))
+        except ValueError:
+            return "interrupted"
         return "interrupted" if status == "running" and not is_locked(path) else status
+
+    def make_room(self, trial: Trial) -> None:
+        """Remove what a process left that died as it made a trial's folder."""
+        path = self.path / trial.run_id
+        if path.exists() and not (path / "config.yaml").is_file():
+            shutil.rmtree(path)
 
     def close(self) -> None:
         """Release the lock; may be called twice."""
@@ -116,7 +136,11 @@ def checked_trials(config: RunConfig) -> list[Trial]:
     from ..config import parse_config
 
     trials, values = trials_of_config(config), config.model_dump(mode="json", exclude_none=True)
+    seen: set[object] = set()
     for trial in trials:
+        if {trial.number, ("seed", trial.seed)} <= seen:
+            continue
+        seen |= {trial.number, ("seed", trial.seed)}
         try:
             parse_config(values, trial.overrides)
         except ConfigError as error:
@@ -135,6 +159,7 @@ def _moved(where: str, of_point: str) -> str:
     return f"{of_point}, {given}" if given != where else of_point
 
 
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as aside:
-        aside.write_text(text)
+def _listed(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    return [
+        {"run_id": each.run_id, "point": dict(each.point), "seed": each.seed} for each in trials
+    ]

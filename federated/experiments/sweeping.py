@@ -17,7 +17,7 @@ from ..federation.federation import Federation
 from ..federation.sites.kept_ray import KeptRay
 from .comparison import ComparedPoint, document_of, points_of
 from .comparison_picture import draw_comparison
-from .run_reading import read_run, read_runs
+from .run_reading import read_run, readable
 from .sweep_folder import SweepFolder
 from .trials import Trial
 
@@ -51,26 +51,32 @@ def train_trials(
                 emit("trial_started", **about, of=len(sweep.trials), point=dict(trial.point))
                 try:
                     _train(sweep, trial, kept, observe)
+                    run = read_run(sweep.path / trial.run_id)
                 except WorkersNotUp:
                     raise
-                except FederatedError as error:
+                except (FederatedError, OSError, ValueError) as error:
                     failed.append(trial)
                     emit("trial_failed", **about, reason=str(error))
                     continue
-                run = read_run(sweep.path / trial.run_id)
                 results = {name: run.last(name) for name in ("accuracy", "loss")}
                 emit("trial_finished", **about, **results, seconds=run.seconds)
         finally:
             if interruptions is not None:
                 interruptions.shield()
-    points, picture = points_of(read_runs(sweep.path)), sweep.path / "comparison.png"
-    draw_comparison(points, picture, metric="accuracy", title="accuracy")
+    left_out: list[str] = []
+    begun = [
+        sweep.path / trial.run_id for trial in sweep.trials if sweep.status(trial) != "waiting"
+    ]
+    points, picture = points_of(readable(begun, left_out)), sweep.path / "comparison.png"
+    if points:
+        draw_comparison(points, picture, metric="accuracy", title="accuracy")
     names = [trial.run_id for trial in failed]
     emit("sweep_finished", failed=names, picture=str(picture), **document_of(points))
     return SweepResult(points, failed, picture)
 
 
 def _train(sweep: SweepFolder, trial: Trial, kept: KeptRay, observe: Observer) -> None:
+    sweep.make_room(trial)
     config, begun = sweep.config_of(trial), sweep.status(trial) != "waiting"
     with Federation(
         config, observers=[observe], search=sweep.search, kept_ray=kept, name=trial.run_id

@@ -36,7 +36,7 @@ class Trial:
     def overrides(self) -> list[str]:
         """What it changes in the config of the sweep, as after `--set`."""
         changes = {**self.point, "run.random_seed": self.seed, "sweep": None}
-        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        return [f"{key}={as_yaml(value)}" for key, value in changes.items()]
 
 
 def trials_of(sweep: Sweep, random_seed: int) -> list[Trial]:
@@ -91,8 +91,13 @@ def _drawn(values: Any, uniform: float) -> Any:
     if isinstance(values, list):
         return values[int(uniform * len(values))]
     low, high = values["low"], values["high"]
+    whole = isinstance(low, int) and isinstance(high, int)
     if values.get("scale") == "log":
-        return math.exp(math.log(low) + uniform * (math.log(high) - math.log(low)))
-    if isinstance(low, int) and isinstance(high, int):
-        return low + int(uniform * (high - low + 1))
-    return low + uniform * (high - low)
+        found = math.exp(math.log(low) + uniform * (math.log(high) - math.log(low)))
+        return round(found) if whole else found
+    return low + int(uniform * (high - low + 1)) if whole else low + uniform * (high - low)
+
+
+def as_yaml(value: Any) -> str:
+    """A config's value as after `--set key=`."""
+    return json.dumps(value, ensure_ascii=False)

@@ -81,10 +81,14 @@ def _hosted(cls: type[Any]) -> type[Any]:
     """The class with an extra method that makes a packed call.
 
     `freeze` hides a worker's lasting objects from the garbage collector: Ray's collections would
-    stop a worker with PyTorch for 0.1 s.
+    stop a worker with PyTorch for 0.1 s. A worker that is made anew lets go of what it was.
     """
 
     def __init__(self: Any, *args: Any) -> None:
+        if self.__dict__:
+            gc.unfreeze()
+            self.__dict__.clear()
+            gc.collect()
         cls.__init__(self, *args)
         gc.freeze()
 

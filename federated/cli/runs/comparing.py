@@ -15,7 +15,7 @@ from fedpilot.common.host.exit_codes import BAD_INPUT
 from fedpilot.common.terminal.commands import exit_codes, fail
 from fedpilot.common.terminal.console import display, print_json
 from fedpilot.common.terminal.layout import ruled
-from fedpilot.common.text.amounts import duration, listed
+from fedpilot.common.text.amounts import counted, duration, listed
 
 from ..options import JSON
 from .places import DEFAULT_FOLDER
@@ -23,7 +23,7 @@ from .places import DEFAULT_FOLDER
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...experiments.comparison import ComparedPoint, RunFacts, Spread
+    from ...experiments.comparison import ComparedPoint, RunFacts
 
 RUNS = click.argument("names", metavar="[RUN]...", nargs=-1)
 FOLDER = click.option(
@@ -90,7 +90,7 @@ def compare(names: tuple[str, ...], folder: Path, metric: str, as_csv: bool, as_
     "--to",
     "path",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False),
     default=Path("comparison.png"),
     show_default=True,
     help="The PNG to write.",
@@ -107,6 +107,8 @@ def plot(names: tuple[str, ...], folder: Path, metric: str, path: Path, as_json:
       fedpilot runs plot first second --to both.png
       fedpilot runs plot rates-20260102-030405-a1b2c3d4 --metric loss --to loss.png
     """
+    if path.suffix.lower() != ".png" or not path.parent.is_dir():
+        raise click.UsageError(f"--to {path}: a file that ends in .png, in a folder that exists.")
     with exit_codes():
         from ...experiments.comparison import points_of
         from ...experiments.comparison_picture import draw_comparison
@@ -123,7 +125,10 @@ def _read(folder: Path, names: Sequence[str], metric: str) -> list[RunFacts]:
     from ...experiments.comparison import metrics_of
     from ...experiments.run_reading import read_runs
 
-    runs = read_runs(folder, names)
+    left_out: list[str] = []
+    runs = read_runs(folder, names, left_out)
+    for reason in left_out:
+        click.echo(f"left out: {reason}", err=True)
     known = metrics_of(runs)
     if metric not in known:
         have = listed(sorted(known), 30) or "none yet"
@@ -144,22 +149,29 @@ def comparison_table(points: Sequence[ComparedPoint], metric: str = "accuracy") 
         took = [run.seconds for run in point.runs if run.seconds is not None]
         table.add_row(
             *(shown(value) for value in point.values.values()),
-            _counts(point.runs),
-            _told(point.spread(metric)),
-            _told(point.spread(metric, best=True)),
-            *(_told(point.spread(name)) for name in others),
+            _counts(point),
+            _told(point, metric),
+            _told(point, metric, best=True),
+            *(_told(point, name) for name in others),
             duration(sum(took) / len(took)) if took else "–",
         )
     return table
 
 
-def _counts(runs: Sequence[RunFacts]) -> str:
-    left = sum(run.status != "finished" for run in runs)
-    return f"{len(runs)} ({left} not finished)" if left else str(len(runs))
+def _counts(point: ComparedPoint) -> str:
+    left = sum(run.status != "finished" for run in point.runs)
+    seeds = len(point.one_per_seed)
+    remarks = [f"{left} not finished"] * (left > 0)
+    remarks += [counted(seeds, "seed")] * (seeds < len(point.runs))
+    return f"{len(point.runs)} ({', '.join(remarks)})" if remarks else str(len(point.runs))
 
 
-def _told(spread: Spread | None) -> str:
+def _told(point: ComparedPoint, metric: str, *, best: bool = False) -> str:
+    """Mean and interval, and how many runs they are of, if some lack the metric."""
+    spread = point.spread(metric, best=best)
     if spread is None:
         return "–"
-    mean = f"{spread.mean:.4f}"
-    return mean if spread.half_width is None else f"{mean} ± {spread.half_width:.4f}"
+    text = f"{spread.mean:.4f}"
+    if spread.half_width is not None:
+        text += f" ± {spread.half_width:.4f}"
+    return text if spread.count == len(point.one_per_seed) else f"{text} of {spread.count}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from pydantic import Field
@@ -16,10 +17,11 @@ from .values import Options, Positive, Section
 RANGE = ("low", "high", "scale")
 SCALES = ("linear", "log")
 RESERVED = {
-    "run.random_seed": "`sweep.seeds`",
-    "outputs.folder": "`--folder`: a sweep makes a folder for its runs",
+    "run": "keys of other sections; seeds are in `sweep.seeds`",
+    "outputs": "keys of other sections; `--folder` says where the runs lie",
+    "sweep": "keys of other sections",
 }
-"""Keys that a sweep sets itself, and what to use."""
+"""Sections that make no point, and what to use."""
 LISTED = "a list of values, such as [0.01, 0.1]"
 RANGED = "a list of values, or a range such as {low: 0.001, high: 0.1, scale: log}"
 
@@ -30,8 +32,8 @@ class Sweep(Section):
 
     axes: Options = Field(default={}, examples=[{"training.learning_rate": [0.01, 0.1]}])
     """By config key: a list of its values. The points are all combinations. With `draws` it may be
-    a range, such as `{low: 0.001, high: 0.1, scale: log}`; with whole numbers and without
-    `scale: log`, whole numbers are drawn."""
+    a range, such as `{low: 0.001, high: 0.1, scale: log}`; if `low` and `high` are whole numbers,
+    whole numbers are drawn."""
     draws: Positive | None = Field(default=None, examples=[20])
     """Points to draw at random from the axes, in place of all combinations. They depend on
     `run.random_seed`."""
@@ -51,11 +53,13 @@ class Sweep(Section):
         named = [("axes", key) for key in self.axes]
         named += [(f"points[{at}]", key) for at, point in enumerate(self.points) for key in point]
         for where, key in named:
-            if key in RESERVED or key.split(".")[0] == "sweep":
-                instead = RESERVED.get(key, "a key of another section")
-                yield Conflict(key=f"{where}.{key}", found="a key of a sweep", allowed=instead)
+            if (section := key.split(".")[0]) in RESERVED:
+                found = f"a key of `{section}`"
+                yield Conflict(key=f"{where}.{key}", found=found, allowed=RESERVED[section])
         if any(not point for point in self.points):
             yield Conflict(key="points", found="a point without keys", allowed="keys with values")
+        if _has_equals(self.points):
+            yield Conflict(key="points", found="a point twice", allowed="each point once")
         if len(set(self.seeds)) < len(self.seeds):
             yield Conflict(key="seeds", found="a seed twice", allowed="each seed once")
 
@@ -65,9 +69,15 @@ def _wrong_axis(key: str, values: Any, *, drawn: bool) -> Iterator[Conflict]:
     if isinstance(values, list):
         if not values:
             yield Conflict(key=key, found="no value", allowed=allowed)
+        if _has_equals(values):
+            yield Conflict(key=key, found="a value twice", allowed="each value once")
         return
     if not isinstance(values, Mapping):
         yield Conflict(key=key, found=value_in_words(values), allowed=allowed)
+        return
+    if not values.keys() & {"low", "high"}:
+        allowed = f"the whole key with dots, and {allowed}"
+        yield Conflict(key=key, found="a section", allowed=allowed)
         return
     if not drawn:
         yield Conflict(key=key, found="a range", allowed=f"{LISTED}; ranges need `sweep.draws`")
@@ -93,3 +103,8 @@ def _wrong_axis(key: str, values: Any, *, drawn: bool) -> Iterator[Conflict]:
 
 def _is_finite(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and math.isfinite(value)
+
+
+def _has_equals(values: Sequence[Any]) -> bool:
+    texts = [json.dumps(value, sort_keys=True) for value in values]
+    return len(set(texts)) < len(texts)

@@ -1,9 +1,14 @@
-"""KeptRay: a Ray that several federations of this process use, one after another."""
+"""KeptRay: a Ray that several federations of this process use, one after another.
+
+A private one keeps its workers too, for the next federation with workers of the same size.
+"""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
+
+from fedpilot.fabric import WarmCluster
 
 from ...config.schema import RunConfig
 from ...prepare.gang_request import SMALLEST_OBJECT_STORE, begin_ray, declared_ray, enter_ray
@@ -32,7 +37,11 @@ class KeptRay:
             if begun is not None:
                 self._undo.callback(begun.close)
             declared = declared_ray(config)
-            self._cluster = enter_ray(config, store, begun, declared, self._undo)
+            cluster = enter_ray(config, store, begun, declared, self._undo)
+            if not cluster.shared:
+                cluster = warm = WarmCluster(cluster)
+                self._undo.callback(warm.close)
+            self._cluster = cluster
             self._is = config.resources.ray, max(SMALLEST_OBJECT_STORE, store)
         return self._cluster
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,3 +73,9 @@ class NodesTrained:
     samples: int
     seconds: float
     training_seconds: float
+
+
+def is_same_code(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Whether two workers' arguments, settings first, have the same code of the user's."""
+    was, now = before[0], after[0]
+    return bool(was.code == now.code and was.carried == now.carried)

@@ -62,7 +62,7 @@ from ...prepare.user_code.importing import make_importable
 from ...prepare.user_code.user_code import bring
 from ..states.layouts import PUSH_SUM_WEIGHT, Layout, Stack, as_slice
 from ..states.shared_memory import Borrowed, Lent, sharers
-from .attempt import Attempt, NodesJudged, NodesTrained, PieceResult
+from .attempt import Attempt, NodesJudged, NodesTrained, PieceResult, is_same_code
 from .lru import LRU
 
 NODES_HOSTED = 64
@@ -121,6 +121,8 @@ class _Sum:
 
 class FederatedNode:
     """A worker; its methods are called one at a time."""
+
+    follows = staticmethod(is_same_code)
 
     def __init__(self, settings: NodeSettings, data: SiteData) -> None:
         if settings.code:
@@ -440,8 +442,7 @@ class FederatedNode:
         new = {name: np.asarray(array).copy() for name, array in model.state.items()}
         for name, tensor in trained.tensors.items():
             new[name] = tensor[0].detach().cpu().numpy().copy()
-        told, loss = trained.told, float(trained.losses[0])
-        return new, Tally().add(int(chunk.sizes[0]), 0, loss, told=told)
+        return new, Tally().add(int(chunk.sizes[0]), 0, float(trained.losses[0]), told=trained.told)
 
     def evaluate_one(self, index: int, key: str, state: State | None) -> Tally:
         """Evaluate a model on one client's samples."""

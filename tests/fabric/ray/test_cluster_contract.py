@@ -26,6 +26,7 @@ from fedpilot.fabric import (
     VirtualClusterManager,
     VNode,
     VNodeId,
+    WarmCluster,
     Worker,
     WorkerFailed,
     WorkerLost,
@@ -39,12 +40,16 @@ ONE_CPU = Bundle(resources=Resources.of({"CPU": 1}))
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param("fake"), pytest.param("ray", marks=pytest.mark.ray)]
+    scope="module",
+    params=["fake", "warm", pytest.param("ray", marks=pytest.mark.ray)],
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two CPUs on one machine."""
     if request.param == "fake":
         yield FakeCluster([fake_machine("a", CPU=2)])
+        return
+    if request.param == "warm":
+        yield WarmCluster(FakeCluster([fake_machine("a", CPU=2)]))
         return
     with RayCluster.embedded(num_cpus=2, num_gpus=0, object_store_memory=100 * 2**20) as cluster:
         yield cluster

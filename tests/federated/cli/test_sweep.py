@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import fedpilot
 from command_line import invoke
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated import ClientFailed, Federation, load_config
-from fedpilot.federated.federation.sites.kept_ray import KeptRay
+from fedpilot.federated.federation.sites import kept_ray
+from fedpilot.federated.site.workers.node import FederatedNode
 
 pytestmark = pytest.mark.usefixtures("own_folder", "fake_ray")
 
@@ -39,16 +42,15 @@ TRIALS = [f"point-{point:03}-seed-{seed}" for point in (1, 2) for seed in (1, 2)
 
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCluster]]:
-    """Each sweep gets one fake cluster, and ends with no gang on it."""
+    """Each sweep gets a fake cluster, and leaves no gang on it."""
     made: list[FakeCluster] = []
 
-    def entered(self: KeptRay, config: Any, store: int) -> FakeCluster:
-        if not made or made[-1] is not getattr(self, "_fake", None):
-            made.append(FakeCluster([fake_machine("a", CPU=4)]))
-            self._fake = made[-1]  # type: ignore[attr-defined]
+    def enter_ray(*_: Any) -> FakeCluster:
+        made.append(FakeCluster([fake_machine("a", CPU=4)]))
         return made[-1]
 
-    monkeypatch.setattr(KeptRay, "entered", entered)
+    monkeypatch.setattr(kept_ray, "begin_ray", lambda config: None)
+    monkeypatch.setattr(kept_ray, "enter_ray", enter_ray)
     yield made
     assert not any(cluster.groups() for cluster in made)
 
@@ -87,6 +89,20 @@ def test_every_trial_is_a_run_of_its_config_and_all_share_one_ray(
         ["0.5", "2"],
     ]
     assert Path("runs/first/comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_trials_after_the_first_train_in_its_workers_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, seen = FederatedNode.__init__, list[int]()
+
+    def noted(self: FederatedNode, *args: Any) -> None:
+        seen.append(threading.get_ident())  # of a fake worker: its process
+        begin(self, *args)
+
+    monkeypatch.setattr(FederatedNode, "__init__", noted)
+    assert invoke("sweep", "rates.yaml").exit_code == 0
+    assert (len(seen), len(set(seen))) == (4, 1)
 
 
 def test_a_sweep_is_resumed_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +148,51 @@ def test_a_trial_that_fails_does_not_end_the_sweep_and_is_tried_again(
     assert sorted(digests(Path("runs/cold"))) == [TRIALS[0], *TRIALS[2:]]
     assert invoke("sweep", "--resume", "runs/cold").exit_code == 0
     assert sorted(digests(Path("runs/cold"))) == TRIALS
+
+
+def test_a_sweep_of_which_every_trial_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Federation, **options: Any) -> Any:
+        raise ClientFailed("client_3", "training", "it is too cold")
+
+    monkeypatch.setattr(Federation, "run", failing)
+    result = invoke("sweep", "rates.yaml", "--json")
+    assert (result.exit_code, "4 of 4 trials failed" in result.stderr) == (1, True)
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["event"], last["points"], len(last["failed"])) == ("sweep_finished", [], 4)
+
+
+def test_what_a_killed_sweep_left_half_made_is_made_again() -> None:
+    assert invoke("sweep", "rates.yaml", "--name", "half").exit_code == 0
+    shutil.rmtree("runs/half/" + TRIALS[3])
+    Path("runs/half", TRIALS[3], "journal").mkdir(parents=True)
+    Path("runs/half", TRIALS[2], "manifest.json").write_text("{")
+    result = invoke("sweep", "--resume", "half")
+    assert result.exit_code == 1
+    assert f"1 of 4 trials failed: {TRIALS[2]}" in result.stderr
+    assert (
+        json.loads(Path("runs/half", TRIALS[3], "manifest.json").read_text())["status"]
+        == "finished"
+    )
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"format": 1}', '{"format": 9}'])
+def test_a_sweep_whose_record_is_spoilt_is_refused(content: str | None) -> None:
+    assert invoke("sweep", "rates.yaml", "--name", "s").exit_code == 0
+    record = Path("runs/s/sweep.json")
+    if content is None:
+        record.unlink()
+    else:
+        record.write_text(content)
+    result = invoke("sweep", "--resume", "s")
+    assert (result.exit_code, "runs/s/sweep.json cannot be read" in result.stderr) == (2, True)
+
+
+def test_a_sweep_whose_config_was_changed_is_refused() -> None:
+    assert invoke("sweep", "rates.yaml", "--name", "s").exit_code == 0
+    config = Path("runs/s/sweep.yaml")
+    config.write_text(config.read_text().replace("0.02", "0.03"))
+    result = invoke("sweep", "--resume", "s")
+    assert (result.exit_code, "begin another sweep" in result.stderr) == (2, True)
 
 
 def test_nothing_is_made_of_a_sweep_that_is_wrong_at_any_point() -> None:
@@ -190,4 +251,24 @@ def test_runs_are_drawn_and_unknown_runs_and_metrics_are_refused() -> None:
     metric = invoke("runs", "plot", "first", "--metric", "f2")
     assert (metric.exit_code, "no round of these runs has 'f2'" in metric.stderr) == (2, True)
     assert invoke("runs", "compare", "nothing").exit_code == 2
-    assert "there are no runs in runs" in invoke("runs", "compare").stderr
+    assert "there are no runs in runs; name a sweep: first" in invoke("runs", "compare").stderr
+    for wrong in ("loss.jpg", "nowhere/loss.png", "runs"):
+        assert invoke("runs", "plot", "first", "--to", wrong).exit_code == 2
+
+
+def test_a_run_that_cannot_be_read_is_left_out_unless_it_was_named() -> None:
+    invoke("sweep", "rates.yaml", "--name", "first")
+    Path("runs/first", TRIALS[0], "metrics.jsonl").write_text("no JSON\n")
+    result = invoke("runs", "compare", "--folder", "runs/first", "--csv")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 4)
+    assert "left out: " in result.stderr
+    named = invoke("runs", "compare", f"first/{TRIALS[0]}")
+    assert (named.exit_code, "cannot be read" in named.stderr) == (2, True)
+
+
+def test_a_run_comes_before_a_folder_of_its_name_elsewhere() -> None:
+    invoke("sweep", "rates.yaml", "--name", "first", "--folder", ".")
+    with Federation("rates.yaml", cluster=FakeCluster([fake_machine("a", CPU=4)])) as federation:
+        federation.run(run_id="first")
+    rows = invoke("runs", "compare", "first", "--csv").stdout.splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["first"]

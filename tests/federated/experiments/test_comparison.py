@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fedpilot.federated.experiments.comparison import (
     QUANTILES,
     RunFacts,
+    document_of,
     flat,
     points_of,
     records_of,
@@ -57,9 +59,7 @@ def test_names_and_folders_make_no_difference() -> None:
 
 
 def test_a_point_has_the_mean_and_its_interval() -> None:
-    (point,) = points_of(
-        [run(name, 0, [0.5, v]) for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
-    )
+    (point,) = points_of([run(name, seed, [0.5, seed]) for seed, name in enumerate("abc", start=1)])
     spread = point.spread("accuracy")
     assert spread is not None
     assert (spread.mean, spread.count) == (2.0, 3)
@@ -80,9 +80,27 @@ def test_a_band_has_the_rounds_that_every_run_has() -> None:
     ]
 
 
+def test_a_run_without_rounds_removes_nothing_from_the_others() -> None:
+    (point,) = points_of([run("a", 0, [0.1, 0.2]), run("b", 1)])
+    assert [(number, spread.count) for number, spread in point.band("accuracy")] == [(1, 1), (2, 1)]
+
+
+def test_the_same_seed_again_says_nothing_new() -> None:
+    (point,) = points_of([run("a", 0, [0.5]), run("b", 0, [0.5]), run("c", 1, [0.7])])
+    spread = point.spread("accuracy")
+    assert spread is not None
+    assert (spread.mean, spread.count) == (pytest.approx(0.6), 2)
+
+
+def test_json_has_no_number_that_is_none() -> None:
+    found = document_of(points_of([run("a", 0, [math.nan]), run("b", 1, [math.inf])]))
+    json.dumps(found, allow_nan=False)
+    assert found["points"][0]["accuracy"]["mean"] is None
+
+
 def test_one_value_and_values_that_are_not_finite_have_no_interval() -> None:
     assert spread_of([]) is None
-    one, infinite = spread_of([0.5]), spread_of([1.0, math.inf])
+    one, infinite = spread_of([0.5]), spread_of([-math.inf, math.inf])
     assert one is not None
     assert (one.mean, one.half_width) == (0.5, None)
     assert infinite is not None

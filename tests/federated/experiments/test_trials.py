@@ -46,12 +46,14 @@ def test_listed_points_may_change_different_keys_and_the_seed_is_the_configs() -
 
 
 def test_a_trial_is_a_config_with_its_values_and_without_the_sweep() -> None:
-    trial = Trial(1, {RATE: 0.25, "federation.server_betas": [0.5, 0.6]}, seed=4)
+    point = {RATE: 0.25, "federation.server_betas": [0.5, 0.6], "model.options.hidden": "ü😀="}
+    trial = Trial(1, point, seed=4)
     federation = {"number_of_clients": 5, "aggregation_strategy": "fedadam"}
     keys = {"federation": federation, "sweep": {"axes": {RATE: [1.0]}}}
     config = parse_config({**CONFIG, **keys}, trial.overrides)
     assert config.training.learning_rate == 0.25
     assert config.federation.server_betas == [0.5, 0.6]
+    assert config.model.options == {"hidden": "ü😀="}
     assert (config.run.random_seed, config.sweep) == (4, None)
 
 
@@ -71,6 +73,7 @@ def test_random_points_lie_in_their_ranges_and_depend_on_the_seed_alone(
         "a.linear": {"low": low, "high": high},
         "a.log": {"low": low, "high": high, "scale": "log"},
         "a.whole": {"low": first, "high": first + width},
+        "a.whole_log": {"low": 1, "high": 1 + width, "scale": "log"},
         "a.listed": ["x", "y"],
     }
     sweep = Sweep(axes=axes, draws=draws)
@@ -82,6 +85,8 @@ def test_random_points_lie_in_their_ranges_and_depend_on_the_seed_alone(
         assert low * (1 - 1e-9) <= point["a.log"] <= high * (1 + 1e-9)
         assert isinstance(point["a.whole"], int)
         assert first <= point["a.whole"] <= first + width
+        assert isinstance(point["a.whole_log"], int)
+        assert 1 <= point["a.whole_log"] <= 1 + width
         assert point["a.listed"] in ("x", "y")
 
 
@@ -133,8 +138,12 @@ def test_draws_end_where_the_axes_have_no_more_points() -> None:
             f"sweep.axes.{RATE}.steps",
             "an unknown key",
         ),
-        ({"axes": {"run.random_seed": [1]}}, "sweep.axes.run.random_seed", "a key of a sweep"),
-        ({"points": [{"sweep.draws": 1}]}, "sweep.points[0].sweep.draws", "a key of a sweep"),
+        ({"axes": {"run.random_seed": [1]}}, "sweep.axes.run.random_seed", "a key of `run`"),
+        ({"axes": {"outputs": [{}]}}, "sweep.axes.outputs", "a key of `outputs`"),
+        ({"points": [{"sweep.draws": 1}]}, "sweep.points[0].sweep.draws", "a key of `sweep`"),
+        ({"points": [{RATE: 1.0}, {RATE: 1.0}]}, "sweep.points", "a point twice"),
+        ({"axes": {RATE: [1.0, 1.0]}}, f"sweep.axes.{RATE}", "a value twice"),
+        ({"axes": {"training": {"learning_rate": [1.0]}}}, "sweep.axes.training", "a section"),
         ({"axes": {RATE: [1.0]}, "seeds": [1, 1]}, "sweep.seeds", "a seed twice"),
     ],
 )
