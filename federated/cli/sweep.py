@@ -22,7 +22,7 @@ from .runs.places import DEFAULT_FOLDER
 if TYPE_CHECKING:
     from ..experiments.sweep_folder import SweepFolder
     from ..experiments.sweeping import SweepResult
-    from ..experiments.trials import Trial
+    from ..experiments.trials import SweepTrial
     from ..federation.events import Event, Observer
 
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--resume", metavar="SWEEP", help="Train what is left of this sweep.")
 @click.option(
-    "--name", metavar="NAME", help="Name of the new sweep. Default: that of CONFIG, and time."
+    "--name", metavar="NAME", help="Name of the new sweep. Default: the name of CONFIG, and time."
 )
 @click.option(
     "--folder",
@@ -52,7 +52,7 @@ def sweep(
     """Train CONFIG at all points of its section `sweep`, each from all seeds.
 
     The section has axes, whose combinations are the points, or the points themselves. Each point
-    with each seed is a trial: an ordinary run, with its folder in that of the sweep. The trials
+    with each seed is a trial: an ordinary run, whose folder lies in the sweep's folder. The trials
     share one Ray, and train one after another. The last lines compare the points, as `fedpilot runs
     compare` does, and comparison.png shows their rounds.
 
@@ -102,6 +102,8 @@ def sweep(
                 display(comparison_table(result.points))
                 click.echo(f"\npicture   {result.picture}")
             click.echo(f"folder    {opened.path}")
+            for reason in result.left_out:
+                click.echo(f"left out: {reason}", err=True)
     if failed := result.failed:
         names = ", ".join(trial.run_id for trial in failed[:5])
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
@@ -175,7 +177,7 @@ class _Lines:
         click.echo(plain_lines(line), file=self._stdout)
 
 
-def _list(trials: Sequence[Trial], as_json: bool) -> None:
+def _list(trials: Sequence[SweepTrial], as_json: bool) -> None:
     from fedpilot.common.terminal.layout import ruled
 
     from ..experiments.comparison import short_names, shown

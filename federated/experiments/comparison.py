@@ -66,7 +66,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SeedSpread:
     """Values of one point over its seeds."""
 
     mean: float
@@ -94,12 +94,12 @@ class ComparedPoint:
         told = (f"{names[key]} {shown(value)}" for key, value in self.values.items())
         return ", ".join(told) or "all runs"
 
-    def spread(self, metric: str, *, best: bool = False) -> Spread | None:
+    def spread(self, metric: str, *, best: bool = False) -> SeedSpread | None:
         """The last or the best values of a metric; None if no run has any."""
         found = [run.best(metric) if best else run.last(metric) for run in self.one_per_seed]
         return spread_of([value for value in found if value is not None])
 
-    def band(self, metric: str) -> list[tuple[int, Spread]]:
+    def band(self, metric: str) -> list[tuple[int, SeedSpread]]:
         """By round in which every run has the metric: its spread."""
         series = [run.series(metric) for run in self.one_per_seed]
         by_run = [dict(zip(*each, strict=True)) for each in series if each[0]]
@@ -166,16 +166,16 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def spread_of(values: Sequence[float]) -> Spread | None:
+def spread_of(values: Sequence[float]) -> SeedSpread | None:
     """Mean and 95 % interval of values; None without any."""
     if not values:
         return None
     count = len(values)
     if count == 1 or not all(map(math.isfinite, values)):
-        return Spread(sum(values) / count, None, count)
+        return SeedSpread(sum(values) / count, None, count)
     freedom = count - 1
     quantile = QUANTILES[freedom - 1] if freedom <= len(QUANTILES) else NORMAL
-    return Spread(fmean(values), quantile * stdev(values) / math.sqrt(count), count)
+    return SeedSpread(fmean(values), quantile * stdev(values) / math.sqrt(count), count)
 
 
 def is_number(value: Any) -> bool:
@@ -243,7 +243,7 @@ def _run(run: RunFacts, metric: str) -> Mapping[str, Any]:
     }
 
 
-def _spread(spread: Spread | None) -> Mapping[str, Any] | None:
+def _spread(spread: SeedSpread | None) -> Mapping[str, Any] | None:
     if spread is None:
         return None
     return {

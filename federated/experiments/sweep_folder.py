@@ -15,7 +15,7 @@ from fedpilot.common.text.amounts import counted
 from ..config import RunConfig, load_config, to_yaml
 from ..errors import ConfigError, RunRefused
 from ..federation.run_folder.folder import RunFolder, check_run_id, is_locked
-from .trials import MOST, Trial, as_yaml, count_of, trials_of
+from .trials import MOST, SweepTrial, as_yaml, count_of, trials_of
 
 FORMAT = 1
 CONFIG, TRIALS = "sweep.yaml", "sweep.json"
@@ -24,7 +24,7 @@ CONFIG, TRIALS = "sweep.yaml", "sweep.json"
 class SweepFolder:
     """A sweep's folder, locked while this object is open."""
 
-    def __init__(self, path: Path, trials: Sequence[Trial], search: Sequence[str]) -> None:
+    def __init__(self, path: Path, trials: Sequence[SweepTrial], search: Sequence[str]) -> None:
         """Lock the folder; RunRefused if another process trains the sweep."""
         self.path = path
         self.trials = tuple(trials)
@@ -86,13 +86,13 @@ class SweepFolder:
             )
         return cls(path, found, search)
 
-    def config_of(self, trial: Trial) -> RunConfig:
+    def config_of(self, trial: SweepTrial) -> RunConfig:
         """The config of a trial, whose run folder lies in this one."""
         folder = f"outputs.folder={as_yaml(str(self.path))}"
         return load_config(self.path / CONFIG, [*trial.overrides, folder])
 
-    def status(self, trial: Trial) -> str:
-        """`waiting`, or that of its run."""
+    def status(self, trial: SweepTrial) -> str:
+        """`waiting`, or the status of its run."""
         path = self.path / trial.run_id
         if not (path / "config.yaml").is_file():
             return "waiting"
@@ -102,7 +102,7 @@ class SweepFolder:
             return "interrupted"
         return "interrupted" if status == "running" and not is_locked(path) else status
 
-    def make_room(self, trial: Trial) -> None:
+    def make_room(self, trial: SweepTrial) -> None:
         """Remove what a process left that died as it made a trial's folder."""
         path = self.path / trial.run_id
         if path.exists() and not (path / "config.yaml").is_file():
@@ -119,7 +119,7 @@ class SweepFolder:
         self.close()
 
 
-def trials_of_config(config: RunConfig) -> list[Trial]:
+def trials_of_config(config: RunConfig) -> list[SweepTrial]:
     """The trials of a config; ConfigError if it has no sweep, or a too large one."""
     if config.sweep is None:
         allowed = "a section with axes or points; `fedpilot run` trains a single run"
@@ -130,7 +130,7 @@ def trials_of_config(config: RunConfig) -> list[Trial]:
     return trials_of(config.sweep, config.run.random_seed)
 
 
-def checked_trials(config: RunConfig) -> list[Trial]:
+def checked_trials(config: RunConfig) -> list[SweepTrial]:
     """The trials of a config, each of which is a valid config; ConfigError names the first point
     that is none."""
     from ..config import parse_config
@@ -159,7 +159,7 @@ def _moved(where: str, of_point: str) -> str:
     return f"{of_point}, {given}" if given != where else of_point
 
 
-def _listed(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def _listed(trials: Sequence[SweepTrial]) -> list[dict[str, Any]]:
     return [
         {"run_id": each.run_id, "point": dict(each.point), "seed": each.seed} for each in trials
     ]

@@ -19,7 +19,7 @@ from .comparison import ComparedPoint, document_of, points_of
 from .comparison_picture import draw_comparison
 from .run_reading import read_run, readable
 from .sweep_folder import SweepFolder
-from .trials import Trial
+from .trials import SweepTrial
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,9 @@ class SweepResult:
     """What a sweep came to."""
 
     points: Sequence[ComparedPoint]
-    failed: Sequence[Trial]
+    failed: Sequence[SweepTrial]
+    left_out: Sequence[str]
+    """Why runs that cannot be read are not among the points."""
     picture: Path
 
 
@@ -40,7 +42,7 @@ def train_trials(
     being trained, such as a Ray that does not start.
     """
     emit = _emitting(observe)
-    failed: list[Trial] = []
+    failed: list[SweepTrial] = []
     todo = [each for each in sweep.trials if sweep.status(each) != "finished"]
     emit("sweep_started", sweep=sweep.path.name, trials=len(sweep.trials), todo=len(todo))
     with KeptRay() as kept:
@@ -71,11 +73,12 @@ def train_trials(
     if points:
         draw_comparison(points, picture, metric="accuracy", title="accuracy")
     names = [trial.run_id for trial in failed]
-    emit("sweep_finished", failed=names, picture=str(picture), **document_of(points))
-    return SweepResult(points, failed, picture)
+    found = {"failed": names, "left_out": left_out, "picture": str(picture)}
+    emit("sweep_finished", **found, **document_of(points))
+    return SweepResult(points, failed, left_out, picture)
 
 
-def _train(sweep: SweepFolder, trial: Trial, kept: KeptRay, observe: Observer) -> None:
+def _train(sweep: SweepFolder, trial: SweepTrial, kept: KeptRay, observe: Observer) -> None:
     sweep.make_room(trial)
     config, begun = sweep.config_of(trial), sweep.status(trial) != "waiting"
     with Federation(

@@ -19,11 +19,11 @@ MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SweepTrial:
     """One run of a sweep."""
 
     number: int
-    """That of its point, from 1."""
+    """The number of its point, from 1."""
     point: Point
     seed: int
 
@@ -39,7 +39,7 @@ class Trial:
         return [f"{key}={as_yaml(value)}" for key, value in changes.items()]
 
 
-def trials_of(sweep: Sweep, random_seed: int) -> list[Trial]:
+def trials_of(sweep: Sweep, random_seed: int) -> list[SweepTrial]:
     """All trials, point by point; `random_seed` is the config's own.
 
     Random points (Bergstra and Bengio 2012) are distinct; there are fewer than asked for where the
@@ -56,7 +56,9 @@ def trials_of(sweep: Sweep, random_seed: int) -> list[Trial]:
         points = list(itertools.islice(_distinct(sweep.axes, random_seed), sweep.draws))
     seeds = sweep.seeds or [random_seed]
     return [
-        Trial(number, point, seed) for number, point in enumerate(points, start=1) for seed in seeds
+        SweepTrial(number, point, seed)
+        for number, point in enumerate(points, start=1)
+        for seed in seeds
     ]
 
 

@@ -14,7 +14,7 @@ from fedpilot.federated.config.resolved import deciding
 from fedpilot.federated.config.schema import Sweep
 from fedpilot.federated.config.telling import told
 from fedpilot.federated.experiments.sweep_folder import checked_trials, trials_of_config
-from fedpilot.federated.experiments.trials import Trial, count_of, trials_of
+from fedpilot.federated.experiments.trials import SweepTrial, count_of, trials_of
 
 RATE, SIZE = "training.learning_rate", "training.batch_size"
 CONFIG: dict[str, Any] = {
@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def points(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def points(trials: Sequence[SweepTrial]) -> list[dict[str, Any]]:
     return [dict(each.point) for each in trials]
 
 
@@ -47,7 +47,7 @@ def test_listed_points_may_change_different_keys_and_the_seed_is_the_configs() -
 
 def test_a_trial_is_a_config_with_its_values_and_without_the_sweep() -> None:
     point = {RATE: 0.25, "federation.server_betas": [0.5, 0.6], "model.options.hidden": "ü😀="}
-    trial = Trial(1, point, seed=4)
+    trial = SweepTrial(1, point, seed=4)
     federation = {"number_of_clients": 5, "aggregation_strategy": "fedadam"}
     keys = {"federation": federation, "sweep": {"axes": {RATE: [1.0]}}}
     config = parse_config({**CONFIG, **keys}, trial.overrides)
