@@ -36,6 +36,8 @@ class Worker(Protocol):
     def call(self, method: str, /, *args: Any) -> Future[Any]:
         """Call a method; calls run one at a time, in the order in which they were made.
 
+        `__init__` makes the object anew, without anything that it held.
+
         The future ends in the result, `WorkerFailed`, `WorkerLost` or `NotInstalled`. Its callbacks
         run in a thread of the cluster and must not block. It cannot be cancelled.
         """

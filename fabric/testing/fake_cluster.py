@@ -139,6 +139,8 @@ class FakeWorker:
                 if self._faults.strike(method):
                     self.end(WorkerLost(self.name, f"it was made to die in {method!r}"))
                     return
+                if method == "__init__":  # it is made anew, and lets go of what it was
+                    vars(instance).clear()
                 result = getattr(instance, method)(*_resolved(call_args))
             except Exception as error:
                 failure = _failed(self.name, method, error)

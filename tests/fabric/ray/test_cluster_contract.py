@@ -94,6 +94,12 @@ class Diary:
     def read(self) -> list[Any]:
         return self._lines
 
+    def note(self) -> None:
+        self.noted = True
+
+    def names(self) -> list[str]:
+        return list(vars(self))
+
     def trip(self) -> None:
         raise Tripped("over", 3)
 
@@ -141,6 +147,17 @@ def test_a_group_is_placed_on_machines(cluster: Cluster) -> None:
     group.remove()
     assert group.state() is GroupState.REMOVED
     group.remove()
+
+
+def test_a_worker_that_is_made_anew_holds_nothing_of_before(start: Callable[..., Worker]) -> None:
+    worker = start("contract/0/0", "before")
+    process, _ = worker.call("thread").result(PATIENCE_S)
+    worker.call("note").result(PATIENCE_S)
+    worker.call("__init__", "after").result(PATIENCE_S)
+    assert worker.call("read").result(PATIENCE_S) == ["after"]
+    assert worker.call("names").result(PATIENCE_S) == ["_lines"]
+    assert worker.call("thread").result(PATIENCE_S)[0] == process
+    worker.kill()
 
 
 def test_a_group_waits_while_the_cluster_is_busy(cluster: Cluster, group: Group) -> None:

@@ -37,7 +37,6 @@ class Guest:
         if number < 0:
             raise ValueError("no guest has a negative number")
         self.number = number
-        self.before = getattr(self, "before", 0) + 1
 
     @staticmethod
     def follows(before: Sequence[Any], after: Sequence[Any]) -> bool:
