@@ -53,11 +53,9 @@ class DeclarationChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayClusterEvent:
-    """Something that happened to a Ray cluster."""
+class UntoldEvent:
+    """Something that happened to a Ray cluster, before the store has it."""
 
-    id: Revision
-    """Grows from event to event, over all Ray clusters of the store."""
     at: float
     """In epoch seconds."""
     kind: str
@@ -65,6 +63,14 @@ class RayClusterEvent:
     machine: MachineName | None = None
     """None: it concerns no single machine."""
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayClusterEvent(UntoldEvent):
+    """Something that happened to a Ray cluster."""
+
+    id: Revision
+    """Grows from event to event, over all Ray clusters of the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

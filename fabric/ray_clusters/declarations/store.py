@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,10 @@ from .records import (
     Revision,
     RoleName,
     StoredDeclaration,
+    UntoldEvent,
 )
 from .role_locks import RoleLocks
-from .store_file import MOST_EVENTS, StoreFile
+from .store_file import StoreFile
 from .store_rows import json_text, same, storable
 from .watching import StoreWatch, tell, watch_folder
 
@@ -216,10 +217,11 @@ class RayClusterStore:
         uid: RayClusterUid,
         memory: Mapping[str, Any],
         machines: Mapping[MachineName, Mapping[str, Any] | None],
+        events: Sequence[UntoldEvent] = (),
     ) -> None:
-        """Remember a Ray cluster and what has changed of its machines, all or nothing.
+        """Remember a Ray cluster, what has changed of its machines, and what that tells.
 
-        A machine of None is forgotten. Fenced; NoSuchRayCluster.
+        All or nothing. A machine of None is forgotten. Fenced; NoSuchRayCluster.
         """
         text = json_text(memory)
         written = [
@@ -231,6 +233,10 @@ class RayClusterStore:
             connection.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (uid, text))
             connection.executemany("INSERT OR REPLACE INTO machines VALUES (?, ?, ?)", written)
             connection.executemany("DELETE FROM machines WHERE uid = ? AND name = ?", gone)
+            if events:
+                rows.add_events(connection, uid, events)
+        if events:
+            self._tell()
 
     # -- status and events ------------------------------------------------------------------------
 
@@ -281,26 +287,12 @@ class RayClusterStore:
         reason: str = "",
     ) -> RayClusterEvent:
         """Add an event; of a Ray cluster the last `MOST_EVENTS` stay. Fenced; NoSuchRayCluster."""
+        event = UntoldEvent(at=at, kind=kind, machine=machine, reason=reason)
         with self._file.writing(durable=False) as connection:
             rows.check(connection, lease, uid)
-            event = RayClusterEvent(
-                id=rows.next_number(connection),
-                at=at,
-                kind=kind,
-                machine=machine,
-                reason=storable(reason),
-            )
-            connection.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
-                (uid, event.id, event.at, event.kind, event.machine, event.reason),
-            )
-            connection.execute(
-                "DELETE FROM events WHERE uid = ? AND id <= "
-                "(SELECT id FROM events WHERE uid = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                (uid, uid, MOST_EVENTS),
-            )
+            (added,) = rows.add_events(connection, uid, [event])
         self._tell()
-        return event
+        return added
 
     # -- leases -----------------------------------------------------------------------------------
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.ray_clusters.declaration import MachineName, RayClusterName
 from ...errors import Fenced, NoSuchRayCluster
-from .records import Lease, RayClusterUid, Revision, RoleName, StoredDeclaration
-from .store_file import MOST_REMOVED
+from .records import (
+    Lease,
+    RayClusterEvent,
+    RayClusterUid,
+    Revision,
+    RoleName,
+    StoredDeclaration,
+    UntoldEvent,
+)
+from .store_file import MOST_EVENTS, MOST_REMOVED
 
 _DECLARATION = "SELECT uid, name, document, revision, by, at, deleted FROM declarations"
 
@@ -103,6 +111,32 @@ def write_lease(connection: sqlite3.Connection, lease: Lease) -> None:
     """Write the newest lease of its role."""
     row = lease.role, lease.fence, lease.holder
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", row)
+
+
+def add_events(
+    connection: sqlite3.Connection, uid: RayClusterUid, events: Sequence[UntoldEvent]
+) -> list[RayClusterEvent]:
+    """Add events; of a Ray cluster the last `MOST_EVENTS` stay."""
+    added = [
+        RayClusterEvent(
+            id=next_number(connection),
+            at=each.at,
+            kind=each.kind,
+            machine=each.machine,
+            reason=storable(each.reason),
+        )
+        for each in events
+    ]
+    connection.executemany(
+        "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+        [(uid, each.id, each.at, each.kind, each.machine, each.reason) for each in added],
+    )
+    connection.execute(
+        "DELETE FROM events WHERE uid = ? AND id <= "
+        "(SELECT id FROM events WHERE uid = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+        (uid, uid, MOST_EVENTS),
+    )
+    return added
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from ...core.ray_clusters.operated import OperatedMemory, OperatedSettings
 from ...errors import FabricError, Fenced, SpecError, StoreUnusable
 from ...spec.ray_cluster.reading import ray_cluster_of
 from ..declarations.documents import LIFECYCLE_MANAGER
-from ..declarations.records import Lease, RayClusterUid, StoredDeclaration
+from ..declarations.records import Lease, RayClusterUid, StoredDeclaration, UntoldEvent
 from ..declarations.store import RayClusterStore
 from ..providers.choice import OPERATED, check_same_provider
 from ..providers.protocol import MachineProvider
@@ -175,20 +175,18 @@ class _Stored:
     def show(self, status: Mapping[str, Any]) -> None:
         self.store.put_status(self.lease, self.uid, status)
 
-    def _tell(self, now: float, kind: str, machine: Any, reason: str) -> None:
-        self.store.add_event(
-            self.lease, self.uid, at=now, kind=kind, machine=machine, reason=reason
-        )
-
-    def _tell_changes(self, was: Mapping[Any, Any], kept: Mapping[Any, Any], now: float) -> None:
-        """Tell of the machines that are in another state, or gone."""
+    def _changes(
+        self, was: Mapping[Any, Any], kept: Mapping[Any, Any], now: float
+    ) -> Iterator[UntoldEvent]:
+        """What happened to the machines that are in another state, or gone."""
         for name, machine in kept.items():
             if name not in was or was[name].state is not machine.state:
-                self._tell(now, f"machine_{machine.state}", name, machine.reason)
+                kind = f"machine_{machine.state}"
+                yield UntoldEvent(at=now, kind=kind, machine=name, reason=machine.reason)
         for name in sorted(was.keys() - kept.keys()):
             unseen = was[name].state is MachineState.READY  # it has left without a word
             reason = "it is not seen any more" if unseen else was[name].reason
-            self._tell(now, "machine_gone", name, reason)
+            yield UntoldEvent(at=now, kind="machine_gone", machine=name, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +200,9 @@ class _StoredMemory(_Stored):
         was = {each.name: each for each in before.machines}
         kept = {each.name: each for each in found.memory.machines}
         changed = [each for each in kept.values() if was.get(each.name) != each]
+        events = [*self._changes(was, kept, now)]
+        if before.state is not found.memory.state:
+            events.append(UntoldEvent(at=now, kind=f"cluster_{found.memory.state}"))
         self.store.remember(
             self.lease,
             self.uid,
@@ -210,10 +211,8 @@ class _StoredMemory(_Stored):
                 **{each.name: machine_row(each) for each in changed},
                 **{name: None for name in was.keys() - kept.keys()},
             },
+            events,
         )
-        self._tell_changes(was, kept, now)
-        if before.state is not found.memory.state:
-            self._tell(now, f"cluster_{found.memory.state}", None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +224,9 @@ class _StoredOperated(_Stored):
 
     def keep(self, before: OperatedMemory, found: OperatedMemory, now: float, reason: str) -> None:
         was, kept = before.machines, found.machines
+        events = [*self._changes(was, kept, now)]
+        if before.state is not found.state:
+            events.append(UntoldEvent(at=now, kind=f"cluster_{found.state}", reason=reason))
         self.store.remember(
             self.lease,
             self.uid,
@@ -233,10 +235,8 @@ class _StoredOperated(_Stored):
                 **{name: machine_row(m) for name, m in kept.items() if was.get(name) != m},
                 **{name: None for name in was.keys() - kept.keys()},
             },
+            events,
         )
-        self._tell_changes(was, kept, now)
-        if before.state is not found.state:
-            self._tell(now, f"cluster_{found.state}", None, reason)
 
     def tell(self, now: float, kind: str, reason: str) -> None:
-        self._tell(now, kind, None, reason)
+        self.store.add_event(self.lease, self.uid, at=now, kind=kind, reason=reason)

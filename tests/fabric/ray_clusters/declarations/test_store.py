@@ -22,6 +22,7 @@ from fedpilot.fabric.ray_clusters.declarations.records import (
     Revision,
     RoleName,
     StoredDeclaration,
+    UntoldEvent,
 )
 from fedpilot.fabric.ray_clusters.declarations.store import RayClusterStore
 
@@ -235,7 +236,7 @@ def test_a_status_is_no_change_of_the_declaration(store: RayClusterStore) -> Non
 def test_the_oldest_events_of_a_ray_cluster_go(
     store: RayClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpilot.fabric.ray_clusters.declarations.store.MOST_EVENTS", 3)
+    monkeypatch.setattr("fedpilot.fabric.ray_clusters.declarations.store_rows.MOST_EVENTS", 3)
     mine, there, other = lease(store), declare(store), declare(store, OTHER)
     kept = store.add_event(mine, other.uid, at=0.0, kind="started")
     added = [
@@ -355,6 +356,20 @@ def test_threads_share_a_store(store: RayClusterStore) -> None:
     assert len({*ids}) == 120
     told = {each.id: each.reason for each in store.events(there.uid)}
     assert told == {id: str(number) for number, id in enumerate(ids)}
+
+
+def test_machines_and_what_tells_of_them_are_written_together(store: RayClusterStore) -> None:
+    mine, there = lease(store), declare(store)
+    came, went = (UntoldEvent(at=1.0, kind=kind, machine=M1) for kind in ("came", "went"))
+    store.remember(mine, there.uid, {}, {M1: {}}, [came, went])
+    told = store.events(there.uid)
+    assert [(each.kind, each.machine) for each in told] == [("came", M1), ("went", M1)]
+    assert told[0].id < told[1].id
+    unkept = UntoldEvent(at=1.0, kind="lost", reason=object())  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        store.remember(mine, there.uid, {"next": 1}, {M1: None}, [came, unkept])
+    assert store.machines(there.uid) == {M1: {}}
+    assert store.events(there.uid) == told
 
 
 def test_a_failed_write_leaves_the_store_usable(store: RayClusterStore) -> None:
