@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedpilot.common.host.imports import lazy_names
 
 from .core import pickle_names as _pickle_names
 from .core.places.placement import most
@@ -117,10 +119,7 @@ _pickle_names.install()
 _spec.entrance = lambda: importlib.import_module(".inside.session", __name__)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _LATER)
 
 
 def __dir__() -> list[str]:

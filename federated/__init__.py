@@ -5,8 +5,9 @@ Importing this package imports neither Ray nor torch; making a Federation does.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedpilot.common.host.imports import lazy_names
 
 if TYPE_CHECKING:
     from .config import RunConfig, load_config, parse_config
@@ -115,10 +116,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(f".{_HOME.get(name, 'errors')}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {name: _HOME.get(name, "errors") for name in __all__})
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,6 +91,8 @@ def load_workload(name: str) -> SiteWorkload:
 
 @cache  # one that is found: reading what is installed takes 10 ms
 def _class_of(name: str) -> type:
+    from importlib.metadata import entry_points
+
     installed = entry_points(group=ENTRY_POINTS)
     if name not in installed.names:
         raise UnknownWorkload(name, tuple(sorted(installed.names)))

@@ -86,11 +86,10 @@ def plan(
     """
     with exit_codes():
         with many_imports():
-            from ..core.planning.document import document_of, document_of_shortfall
             from ..core.planning.feasibility import Shortfall
             from ..core.planning.what_if import BadWhatIf
             from ..federation.remote.planning import plan_file
-            from ..federation.setup.planning import not_feasible
+            from ..federation.setup.feasibility import not_feasible
 
         if picture is not None:
             _check_picture(picture)
@@ -106,6 +105,8 @@ def plan(
             raise click.UsageError(f"{error}.") from None
         if isinstance(found, Shortfall):
             if as_json:
+                from ..core.planning.document import document_of_shortfall
+
                 print_json(document_of_shortfall(found))
                 sys.exit(REFUSED)
             fail(str(not_feasible(found)), REFUSED)
@@ -114,6 +115,8 @@ def plan(
 
             draw(found, picture, title=str(config))
         if as_json:
+            from ..core.planning.document import document_of
+
             print_json(document_of(found))
             return
         from ..federation.report.plan_table import plan_table

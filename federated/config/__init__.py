@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .loading import load_config, located, parse_config
+from .loading import load_config, located, parse_config, read_config
 from .resolved import as_before, differences, identity, to_yaml, with_execution
 from .schema import RunConfig
 from .starter import starter
@@ -15,6 +15,7 @@ __all__ = [
     "load_config",
     "located",
     "parse_config",
+    "read_config",
     "starter",
     "to_yaml",
     "with_execution",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -50,6 +51,10 @@ FIRST_OVERRIDE = LARGEST_FILE + 1
 """Places overrides after every line of the file in the order of problems."""
 
 DOTTED = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", re.ASCII)
+
+
+Placing = Callable[[ConfigError], ConfigError]
+"""Adds to config problems where their keys stand in the file."""
 
 
 def load_config(path: FilePath | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -95,6 +100,19 @@ def parse_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Ru
     if not isinstance(values, Mapping):
         draft.refuse(value_in_words(values), "")
     return draft.finish(overrides)
+
+
+def read_config(
+    config: RunConfig | Mapping[str, Any] | str | FilePath, overrides: Sequence[str]
+) -> tuple[RunConfig, str, Placing]:
+    """A config in any form, the name of its file, and what says where problems stand in it."""
+    if isinstance(config, str | FilePath):
+        found = partial(located, path=config, overrides=overrides)
+        return load_config(config, overrides), FilePath(config).stem, found
+    if not isinstance(config, RunConfig) or overrides:
+        values = config.model_dump() if isinstance(config, RunConfig) else config
+        config = parse_config(values, overrides)
+    return config, "federation", lambda error: error
 
 
 @dataclass(slots=True, kw_only=True)

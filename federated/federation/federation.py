@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedpilot.common.host.users import current_user
 
+from ..config import read_config
 from ..config.schema import RunConfig
 from ..core.population.partitions.summary import PartitionSummary
 from ..core.state import Array
@@ -24,7 +25,7 @@ from .clients.virtual_node import VirtualNode
 from .events import EventBus, Observer
 from .run_folder.folder import RunFolder
 from .setup.global_model import CurrentModel, GlobalModel, as_module
-from .setup.loaded_config import LoadedConfig, inputs_of, read_config
+from .setup.loaded_config import LoadedConfig, inputs_of
 from .sites.gang_session import GangSession
 from .sites.node_orders import NodeOrders
 from .sites.sources import SiteSource, disclosed_to, sites_here

@@ -15,6 +15,7 @@ from fedpilot.mediator import GangRequest
 from fedpilot.mediator.core.reservation import VNodeClass
 
 from ..config.schema import ResourcesConfig, RunConfig, VNodeClassConfig, WorkersRange
+from ..core.planning.sites import GangWish, SitesWish
 
 if TYPE_CHECKING:
     from fedpilot.fabric import Cluster, Machine, RayCluster
@@ -171,3 +172,31 @@ def set_aside() -> Iterator[None]:
     finally:
         if ours:
             gc.unfreeze()
+
+
+def gang_wish(request: GangRequest, config: RunConfig | None = None) -> GangWish:
+    """A site's part of a gang, as a plan sees it; smaller classes are proposed for a config."""
+    several = bool(request.groups)
+    groups = None if config is None else config.resources.groups
+    return GangWish(
+        each=Resources.of(request.resources),
+        policy=request.policy,
+        workers=request.workers,
+        at_least=request.least if several else request.at_least,
+        at_most=request.most if several else request.at_most,
+        classes=request.groups,
+        sections=tuple(
+            each.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+            for each in groups or ()
+        ),
+    )
+
+
+def sites_wish(config: RunConfig, *, at_mediator: bool) -> SitesWish:
+    """The sites that a config asks for; on this machine, there are as many as it says."""
+    sites = config.sites
+    return SitesWish(
+        count=sites.count if at_mediator else None,
+        least=sites.min_sites,
+        required=tuple(sites.required),
+    )

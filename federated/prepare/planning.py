@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpilot.fabric import Resources
-from fedpilot.mediator import GangRequest
 from fedpilot.mediator.core.assignment import Exchange, RoundWork
 
 from ..config.schema import RunConfig, WorkersRange
 from ..config.schema.vnode_classes import device_of
 from ..core.execution.cost_model import NEWEST, costs_of
 from ..core.execution.facts import Execution, ExecutionKind, ModelFacts, bytes_per_client
+from ..core.planning.class_parts import PlannedClass
 from ..core.planning.measured import Measured
 from ..core.planning.plan import UNKNOWN, Known, PlanInputs, PlannedMemory
-from ..core.planning.sites import GangWish, SitesWish
-from ..core.planning.vnode_classes import PlannedClass
 from ..core.population.sampling import Indices
 from ..core.rounds.exchange_costs import crossing_sizes
 from .assigning import strategy_of
@@ -36,34 +33,6 @@ LOOKED_AT = 10_000
 """Clients whose samples make the mean."""
 GRAPHS_LOOKED_AT = 8
 """Rounds of a graph that is drawn anew in each."""
-
-
-def gang_wish(request: GangRequest, config: RunConfig | None = None) -> GangWish:
-    """A site's part of a gang, as a plan sees it; smaller classes are proposed for a config."""
-    several = bool(request.groups)
-    groups = None if config is None else config.resources.groups
-    return GangWish(
-        each=Resources.of(request.resources),
-        policy=request.policy,
-        workers=request.workers,
-        at_least=request.least if several else request.at_least,
-        at_most=request.most if several else request.at_most,
-        classes=request.groups,
-        sections=tuple(
-            each.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-            for each in groups or ()
-        ),
-    )
-
-
-def sites_wish(config: RunConfig, *, at_mediator: bool) -> SitesWish:
-    """The sites that a config asks for; on this machine, there are as many as it says."""
-    sites = config.sites
-    return SitesWish(
-        count=sites.count if at_mediator else None,
-        least=sites.min_sites,
-        required=tuple(sites.required),
-    )
 
 
 def plan_inputs(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from fedpilot.common.host.exit_codes import UNREACHABLE
 from fedpilot.fabric import FabricError, GangTimeout, SchedulingPolicy
 
 from ..core.reservation import MOST_VNODES, Answer, Refusal, VNodeClass
-from ..workload import Notify, Payload
+
+if TYPE_CHECKING:
+    from ..workload import Notify, Payload
 
 CLASS_LABEL = "fedpilot/vnode-class"
 """The label of a vnode that names its class, where a gang has several."""

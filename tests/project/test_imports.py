@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ["fedpilot", "fedpilot.fabric", "fedpilot.mediator", "fedpilot.federated"]
 HEAVY = ["ray", "torch"]
 
@@ -49,7 +50,10 @@ def test_importing_the_fabric_imports_nothing_above_it() -> None:
 
 
 def test_importing_the_mediator_imports_nothing_above_it() -> None:
-    loaded = modules_after("import fedpilot.mediator")
+    loaded = modules_after(
+        "import fedpilot.mediator as m\nfor name in m.__all__:\n    getattr(m, name)"
+    )
+    assert "fedpilot.mediator.federation.federation_mediator" in loaded
     assert not [m for m in loaded if m.startswith("fedpilot.federated")]
 
 
@@ -60,6 +64,17 @@ def test_help_is_fast_since_it_imports_nothing_heavy(arguments: list[str]) -> No
         "    assert not e.code"
     )
     assert not loaded & {*HEAVY, "numpy", "fedpilot.federated.cli.run"}
+
+
+def test_that_a_gang_does_not_fit_is_said_before_numpy_is_imported() -> None:
+    config = ROOT / "configs/ring.yaml"
+    loaded = modules_after(
+        "from fedpilot.cli import main\ntry:\n"
+        f"    main(['plan', {str(config)!r}, '--set', 'resources.workers=4096'])\n"
+        "except SystemExit as e:\n    assert e.code == 3"
+    )
+    assert "fedpilot.federated.core.planning.feasibility" in loaded
+    assert not loaded & {*HEAVY, "numpy"}
 
 
 def test_reading_a_config_does_not_import_ray() -> None:

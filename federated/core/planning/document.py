@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from fedpilot.mediator.core.assignment import size
 
+from .class_parts import ClassPart
 from .feasibility import Shortfall
 from .plan import Cut, Plan, PlannedReplicas, SitePlan
-from .vnode_classes import ClassPart
 
 FORMAT = 1
 DIGITS = 6
@@ -84,17 +82,12 @@ def document_of_shortfall(shortfall: Shortfall) -> dict[str, Any]:
         "found": shortfall.found,
         "alternative": {
             "settings": dict(sorted(shortfall.settings.items())),
-            "set": as_options(shortfall.settings),
+            "set": shortfall.options,
             "fits": shortfall.fits,
         }
         if shortfall.settings
         else None,
     }
-
-
-def as_options(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as after `--set`."""
-    return [f"{key}={json.dumps(value)}" for key, value in sorted(settings.items())]
 
 
 def _site(site: SitePlan) -> dict[str, Any]:

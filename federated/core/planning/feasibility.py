@@ -6,6 +6,7 @@ smaller vnodes. It gives up a required site, or a number of sites, only if there
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,11 @@ class Shortfall:
     """Config keys and the values with which it fits; empty if nothing does."""
     fits: str
     """What these values give, in words."""
+
+    @property
+    def options(self) -> list[str]:
+        """The settings as after `--set`."""
+        return [f"{key}={json.dumps(value)}" for key, value in sorted(self.settings.items())]
 
 
 def vnodes_of(

@@ -34,9 +34,9 @@ from fedpilot.mediator.core.links import LinkSpeed
 from ..population.sampling import Indices
 from ..rounds.exchange_costs import Crossings, crossings, states_alone
 from ..topology.covers import CoverOf, CrossingSizes, cheapest_cover
+from .class_parts import ClassPart, PlannedClass, as_slow_as, by_class, class_parts
 from .measured import Measured
 from .sites import PlannedSite
-from .vnode_classes import ClassPart, PlannedClass, as_slow_as, by_class, class_parts
 
 ROUND_ROBIN = "round_robin"
 UNKNOWN = "not known"

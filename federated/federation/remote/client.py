@@ -23,7 +23,7 @@ from fedpilot.mediator.cli.access import access_of
 from fedpilot.mediator.client.client import ENDED, Document, MediatorClient
 from fedpilot.mediator.errors import QuestionFailed, RequestRefused
 
-from ...config import to_yaml
+from ...config import read_config, to_yaml
 from ...config.schema import RunConfig
 from ...core.population.partitions.partition import UnknownClient
 from ...core.state import State
@@ -73,8 +73,6 @@ class Connection:
         anything is sent, also for a model that only this process knows. The same `run_id` gives the
         same federation again.
         """
-        from ..setup.loaded_config import read_config
-
         read, name, _ = read_config(config, overrides)
         run = check_run_id(run_id or new_run_id(read.run.name or name))
         code = code_to_send(read, import_paths(config)).archive

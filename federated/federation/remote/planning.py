@@ -10,27 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config import load_config
+from ...config import load_config, read_config
 from ...core.planning.feasibility import Shortfall
-from ...core.planning.measured import Measured, measured
-from ...core.planning.plan import Plan, planned
 from ...core.planning.what_if import with_changes
 from ...errors import ConfigError
 from ...prepare.gang_request import gang_request
-from ...prepare.user_code.user_code import code_here
-from ...prepare.user_code.user_sources import import_paths
-from ..run_folder.folder import RunFolder, find_run
-from ..runs.run_plan import FILE
-from ..setup.loaded_config import LoadedConfig, inputs_of, read_config
-from ..setup.planning import fitting, inputs_of_plan
+from ..setup.feasibility import fitting
 from ..sites.planned_sites import planned_here
-from ..sites.sources import disclosed_to, sites_here
-from .planned_sites import planned_at
 
 if TYPE_CHECKING:
     from fedpilot.mediator.client.client import MediatorClient
 
     from ...config.schema import RunConfig
+    from ...core.planning.measured import Measured
+    from ...core.planning.plan import Plan
+    from ..run_folder.folder import RunFolder
 
 
 def plan_file(
@@ -51,6 +45,8 @@ def plan_file(
     config, name, placed = read_config(path, overrides)
     disclosed: Mapping[str, Mapping[str, Any]] | None = None
     if client is not None:
+        from .planned_sites import planned_at
+
         sites, disclosed = planned_at(client, config)
     else:
         sites = planned_here(config)
@@ -63,6 +59,14 @@ def plan_file(
     vnodes = fitting(wishes, gang_request(config), sites, at_mediator=client is not None)
     if isinstance(vnodes, Shortfall):
         return vnodes
+
+    from ...core.planning.plan import planned  # with NumPy: that a gang does not fit is said before
+    from ...prepare.user_code.user_code import code_here
+    from ...prepare.user_code.user_sources import import_paths
+    from ..setup.loaded_config import LoadedConfig, inputs_of
+    from ..setup.planning import inputs_of_plan
+    from ..sites.sources import disclosed_to, sites_here
+
     earlier = None if like is None else measured_in(config, like)
     paths = import_paths(path)
     sys.path.extend(each for each in paths if each not in sys.path)
@@ -88,6 +92,9 @@ def plan_file(
 
 def measured_in(config: RunConfig, run: str) -> Measured:
     """What an earlier run measured, by its id or its folder; raises RunRefused."""
+    from ...core.planning.measured import measured
+    from ..run_folder.folder import RunFolder, find_run
+
     folder = RunFolder(find_run(Path(config.outputs.folder), run, path_first=True))
     before = load_config(folder.path / "config.yaml")
     found = measured(
@@ -105,6 +112,8 @@ def measured_in(config: RunConfig, run: str) -> Measured:
 
 def _sites_of_plan(folder: RunFolder) -> dict[str, Any]:
     """The sites of a run's plan, by name; none without a plan that can be read."""
+    from ..runs.run_plan import FILE
+
     try:
         plan = json.loads((folder.path / FILE).read_text())
         return {str(site["name"]): site for site in plan["sites"]}

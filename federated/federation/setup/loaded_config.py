@@ -7,17 +7,16 @@ first site starts, or taken over from an earlier run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpilot.mediator import Share
 from fedpilot.mediator.core.assignment import SiteCapacity, assign
 
 from ...algorithms import algorithm_of
-from ...config import as_before, identity, load_config, located, parse_config
+from ...config import as_before, identity
+from ...config.loading import Placing
 from ...config.schema import Graph, RunConfig
 from ...config.schema.rules import share_conflicts
 from ...core.algorithm import Needs
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from ...core.execution.facts import ModelFacts
     from ...prepare.inputs.run_inputs import RunInputs
 
-Located = Callable[[ConfigError], ConfigError]
-"""Adds to config problems where their keys stand in the file."""
-
 
 @dataclass(slots=True, kw_only=True)
 class LoadedConfig:
@@ -55,7 +51,7 @@ class LoadedConfig:
     inputs: RunInputs
     paths: Sequence[str]
     """Folders searched for the user's own modules."""
-    located: Located
+    located: Placing
     model_facts: ModelFacts | None = None
     """What the choice of an execution found out about the model, if anything."""
 
@@ -234,19 +230,6 @@ class LoadedConfig:
         pinned = {} if union is None else union.pinned
         labels = self.inputs.labels
         return assign(by, population, alike, pinned, exchange, labels=labels).shares
-
-
-def read_config(
-    config: RunConfig | Mapping[str, Any] | str | Path, overrides: Sequence[str]
-) -> tuple[RunConfig, str, Located]:
-    """The config, its file's name, and a function that locates problems in the file."""
-    if isinstance(config, str | Path):
-        found = partial(located, path=config, overrides=overrides)
-        return load_config(config, overrides), Path(config).stem, found
-    if not isinstance(config, RunConfig) or overrides:
-        values = config.model_dump() if isinstance(config, RunConfig) else config
-        config = parse_config(values, overrides)
-    return config, "federation", lambda error: error
 
 
 def inputs_of(config: RunConfig, declared: Mapping[str, Any] | None) -> RunInputs:

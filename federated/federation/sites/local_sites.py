@@ -58,9 +58,9 @@ class LocalSites:
         self.store = store
         request = gang_request(config)
         names = config.sites.names
-        ray = share(config, local_machine())
+        cpus, gpus = share(config, local_machine())
         check_here(config, names)
-        machine = local_machine(ray.num_cpus, ray.num_gpus)
+        machine = local_machine(cpus, gpus)
         self._start_s = config.resources.start_timeout
         self._undo = ExitStack()
         self._links: dict[str, RunnerLink] = {}
@@ -78,8 +78,8 @@ class LocalSites:
                     run=RUN,
                     site=name,
                     ray=RayChoice(
-                        num_cpus=ray.num_cpus,
-                        num_gpus=ray.num_gpus,
+                        num_cpus=cpus,
+                        num_gpus=gpus,
                         object_store_bytes=store,
                         processes=first_processes(request, machine),
                         preload=(PRELOAD,),
@@ -92,7 +92,7 @@ class LocalSites:
                     orphan_s=ORPHAN_S,
                     workload=WORKLOAD,
                 )
-                environment = _environment(number, ray.num_gpus or 0)
+                environment = _environment(number, gpus)
                 start = partial(self._start, folder / name, settings, environment)
                 self._links[name] = RunnerLink(start(), outbox, start_next=start)
             self._undo = undo.pop_all()

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fedpilot.fabric import Machine, local_machine
-from fedpilot.mediator.agent.runner.process import RayChoice
 
 from ...core.planning.feasibility import Shortfall
 from ...core.planning.sites import PlannedSite, in_order
 from ...prepare.gang_request import declared_ray, gang_request
-from ..setup.planning import fitting, not_feasible
+from ..setup.feasibility import fitting, not_feasible
 
 if TYPE_CHECKING:
     from ...config.schema import RunConfig
@@ -46,18 +45,16 @@ def planned_here(
         from_ = ADDRESS
     elif len(names) > 1 and ray.num_cpus is None:
         from_ = SHARED
-    each = share(config, local_machine())
-    machine = local_machine(each.num_cpus, each.num_gpus)
+    machine = local_machine(*share(config, local_machine()))
     return in_order(PlannedSite(name=name, machines=(machine,), from_=from_) for name in names)
 
 
-def share(config: RunConfig, machine: Machine) -> RayChoice:
+def share(config: RunConfig, machine: Machine) -> tuple[int, int]:
     """The CPUs and GPUs of a site's private Ray: those of the config, or an equal share of ours."""
     ray, count, whole = config.resources.ray, len(config.sites.names), machine.total.to_ray()
-    return RayChoice(
-        num_cpus=ray.num_cpus or max(1, int(whole["CPU"]) // count),
-        num_gpus=int(whole.get("GPU", 0)) // count if ray.num_gpus is None else ray.num_gpus,
-    )
+    cpus = ray.num_cpus or max(1, int(whole["CPU"]) // count)
+    gpus = int(whole.get("GPU", 0)) // count if ray.num_gpus is None else ray.num_gpus
+    return cpus, gpus
 
 
 def check_here(config: RunConfig, names: Sequence[str], machines: Iterable[Machine] = ()) -> None:

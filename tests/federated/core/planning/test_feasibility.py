@@ -14,7 +14,6 @@ from fedpilot.fabric import Machine, Resources, SchedulingPolicy, VirtualCluster
 from fedpilot.fabric.testing.fake_cluster import FakeCluster, fake_machine
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.config.schema import RunConfig
-from fedpilot.federated.core.planning.document import as_options
 from fedpilot.federated.core.planning.feasibility import (
     Shortfall,
     alternative,
@@ -22,8 +21,7 @@ from fedpilot.federated.core.planning.feasibility import (
     with_settings,
 )
 from fedpilot.federated.core.planning.sites import GangWish, PlannedSite, SitesWish
-from fedpilot.federated.prepare.gang_request import gang_request
-from fedpilot.federated.prepare.planning import gang_wish, sites_wish
+from fedpilot.federated.prepare.gang_request import gang_request, gang_wish, sites_wish
 from fedpilot.mediator import GangRequest, InProcessSite
 from fedpilot.mediator.core.reservation import Promise, reserve
 
@@ -178,7 +176,7 @@ def test_a_gang_that_does_not_fit_has_the_largest_that_does(
     shortfall = vnodes_of(sites, wished, wish)
     assert isinstance(shortfall, Shortfall)
     assert found in shortfall.found
-    assert as_options(shortfall.settings) == options
+    assert shortfall.options == options
     if options:
         assert isinstance(vnodes_of(sites, *with_settings(wished, wish, shortfall.settings)), dict)
 
@@ -276,7 +274,7 @@ def test_what_a_plan_says_is_what_sites_do_and_its_alternative_is_accepted(
         return
     assert accepted(config, there) is None
     assert found.settings
-    smaller = parse_config({**BASE, **wished}, as_options(found.settings))
+    smaller = parse_config({**BASE, **wished}, found.options)
     again = vnodes_of(
         planned, gang_wish(gang_request(smaller)), sites_wish(smaller, at_mediator=True)
     )

@@ -13,13 +13,12 @@ from fedpilot.fabric import Resources, SchedulingPolicy
 from fedpilot.fabric.testing.fake_cluster import fake_machine
 from fedpilot.federated.config import parse_config
 from fedpilot.federated.config.schema import RunConfig
-from fedpilot.federated.core.planning.document import as_options, document_of
+from fedpilot.federated.core.planning.class_parts import PlannedClass, split
+from fedpilot.federated.core.planning.document import document_of
 from fedpilot.federated.core.planning.feasibility import Shortfall, vnodes_of
 from fedpilot.federated.core.planning.plan import Known, PlanInputs, PlannedMemory, planned
 from fedpilot.federated.core.planning.sites import GangWish, PlannedSite, SitesWish
-from fedpilot.federated.core.planning.vnode_classes import PlannedClass, split
-from fedpilot.federated.prepare.gang_request import gang_request
-from fedpilot.federated.prepare.planning import gang_wish, sites_wish
+from fedpilot.federated.prepare.gang_request import gang_request, gang_wish, sites_wish
 from fedpilot.mediator.core.assignment import RoundWork
 from fedpilot.mediator.core.reservation import VNodeClass
 
@@ -155,7 +154,7 @@ def test_what_is_proposed_instead_fits_and_more_does_not(
         )
         assert isinstance(shortage(smallest, there), Shortfall)
         return
-    smaller = parse_config({**BASE, "resources": resources}, as_options(found.settings))
+    smaller = parse_config({**BASE, "resources": resources}, found.options)
     assert isinstance(shortage(smaller, there), dict)
     most = max(each.least for each in gang_request(smaller).groups)
     more = gang_wish(gang_request(config), config).with_at_most(most + 1)
@@ -170,7 +169,7 @@ def test_a_shortfall_proposes_fewer_workers_of_the_largest_classes() -> None:
     found = shortage(parse_config({**BASE, "resources": {"groups": groups}}), [site("a", 7)])
     assert isinstance(found, Shortfall)
     assert found.fits == "1 site of 3 small (1 CPU each) and 1 large (4 CPU)"
-    (option,) = as_options(found.settings)
+    (option,) = found.options
     assert option == (
         'resources.groups=[{"name": "small", "workers": 3, "clients": {"share": 0.5}}, '
         '{"name": "large", "workers": 1, "cpus_per_worker": 4.0}]'
