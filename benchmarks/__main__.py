@@ -24,6 +24,7 @@ MODULES = (
     "training.topologies",
     "training.spilled",
     "clusters.lifecycle",
+    "clusters.healing",
     "clusters.autoscaler",
     "clusters.reserve",
     "clusters.tasks",

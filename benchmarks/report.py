@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import run
-from clusters import answers, autoscaler, exchange, lifecycle, reserve, scheduler, tasks
+from clusters import answers, autoscaler, exchange, healing, lifecycle, reserve, scheduler, tasks
 from measuring import HERE, RESULTS, Run, load, ratios, spread, table
 from mediation import link_bytes, sites, transfer
 from run import OURS, grouped, rates
@@ -103,7 +103,7 @@ def section(name: str, text: Callable[[Mapping[str, list[Run]]], str]) -> Callab
 
 MEASURED = (
     *(round_time, whole_process, population, topologies),
-    *(lifecycle, autoscaler, reserve, tasks, scheduler, answers, exchange, accuracy),
+    *(lifecycle, healing, autoscaler, reserve, tasks, scheduler, answers, exchange, accuracy),
     *(transfer, link_bytes, sites),
 )
 SECTIONS = ("peers", *(each.SECTION for each in MEASURED))

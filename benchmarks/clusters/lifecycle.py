@@ -101,7 +101,9 @@ def started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 
 @contextlib.contextmanager
-def by_hand(folder: Path, at_once: bool) -> Iterator[tuple[float, float, str, Path]]:
+def by_hand(
+    folder: Path, at_once: bool, workers: int = WORKERS
+) -> Iterator[tuple[float, float, str, Path]]:
     """A cluster by `ray start`: seconds to the first process and to the last node."""
     mark = secrets.token_hex(8)
     token = folder / "token"
@@ -123,11 +125,11 @@ def by_hand(folder: Path, at_once: bool) -> Iterator[tuple[float, float, str, Pa
         first = time.perf_counter() - began
         head.wait(PATIENCE_S)
         words = [f"--address={address}"]
-        left = WORKERS
+        left = workers
         while left:  # two that join at the same moment may fail, and are started again
             running = [started(words, environment) for _ in range(left if at_once else 1)]
             left -= sum(each.wait(PATIENCE_S) == 0 for each in running)
-        joined(lambda: address, token.read_text, WORKERS + 1)
+        joined(lambda: address, token.read_text, workers + 1)
         yield first, time.perf_counter() - began, address, token
     finally:
         from fedpilot.common.host.marked_processes import marked_processes, signal_all

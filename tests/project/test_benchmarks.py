@@ -199,6 +199,13 @@ def results() -> dict[str, Any]:
         "population": facts | {"runs": {"1,000": [rounds(100, 0.01) | watched]}},
         "topologies": facts | {"runs": circle},
         "lifecycle": facts | {"runs": clusters()},
+        "healing": facts
+        | {
+            "runs": {
+                "a raylet joins, bare": [{"back_s": 4.0}],
+                "a worker killed": [{"back_s": 4.5, "vnode_s": 4.6}],
+            }
+        },
         "autoscaler": facts
         | {
             "runs": {

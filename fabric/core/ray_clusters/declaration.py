@@ -67,6 +67,11 @@ class MachineTemplate:
         return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
+HOST_TIMEOUT_S = 10.0
+SILENT_PART = 0.5
+"""The part of `host_timeout_s` after which a host counts as silent, and gets nothing new."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineGroup:
     """Machines that are alike: the head, or a group of workers."""
@@ -137,6 +142,9 @@ class DeclaredRayCluster:
     """The Python of hosts that are reached over SSH; empty: by the path of the site's own."""
     ssh_config: str = ""
     """The file that OpenSSH's client is configured by; empty: the user's own."""
+    host_timeout_s: float = HOST_TIMEOUT_S
+    """How long a host may say nothing before its machines are lost; it is shown as silent after a
+    part of that (`SILENT_PART`)."""
     kube_context: str = ""
     """The context of the kubeconfig; empty: its current one (provider `kuberay`)."""
     namespace: str = ""

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core.ray_clusters.declaration import HEAD, DeclaredRayCluster, GroupName, MachineName
+from ...core.ray_clusters.declaration import (
+    HEAD,
+    DeclaredRayCluster,
+    GroupName,
+    MachineName,
+)
 from ...core.ray_clusters.lifecycle import (
     DrainMachine,
     LifecycleAction,
@@ -92,8 +97,6 @@ class LifecycleTimes:
     busy_s: float = 0.1
     """While a machine starts or leaves."""
     quiet_s: float = 1.0
-    away_s: float = 5.0
-    """How long a host may be silent before its machines are lost."""
 
 
 @dataclass(kw_only=True)
@@ -120,6 +123,8 @@ class ClusterLifecycle:
         """Whether the control plane answered when last asked."""
         self._silent: dict[str, float] = {}
         """Hosts that do not answer, and since when."""
+        self._away: frozenset[str] = frozenset()
+        """Those of them that were given up at the last look."""
         self._trouble: dict[MachineName, str] = {}
         """Why a machine could not be started."""
         self._acting: dict[MachinePlace, asyncio.Task[None]] = {}
@@ -186,8 +191,11 @@ class ClusterLifecycle:
     async def _view(self) -> RayClusterView:
         provided, nodes = await self.provider.look(), self._seen_nodes
         self._provided, now = provided, self.clock()
-        self._silent = {host: self._silent.get(host, now) for host in provided.silent_hosts}
-        away = {host for host, since in self._silent.items() if now - since >= self.times.away_s}
+        self._silent = {
+            host: self._silent.get(host, now - provided.silent_s.get(host, 0.0))
+            for host in provided.silent_hosts
+        }
+        self._away = frozenset(host for host, at in self._away_at.items() if at <= now)
         known = {each.name: each for each in self._memory.machines}
         found = {
             name: self._sighting(machine, provided, nodes, now) for name, machine in known.items()
@@ -195,11 +203,17 @@ class ClusterLifecycle:
         places = {(each.host, each.name) for each in known.values()}
         return RayClusterView(
             machines=found,
-            hosts_away=frozenset(away),
+            hosts_away=self._away,
             hosts_silent=frozenset(self._silent),
             strays=frozenset(provided.machines.keys() - places),
             head_waits=provided.head_waits,
         )
+
+    @property
+    def _away_at(self) -> Mapping[str, float]:
+        """When each silent host is given up."""
+        timeout_s = self.declared.host_timeout_s
+        return {host: since + timeout_s for host, since in self._silent.items()}
 
     def _sighting(
         self,
@@ -255,15 +269,19 @@ class ClusterLifecycle:
             self._answers = False
             return {}
         self._answers = True
-        await self._bury_heads(found)
+        for node, reason in self._ended(found):
+            with suppress(ClusterUnreachable):
+                await self._nodes.bury(node.id, reason)
         return found
 
-    async def _bury_heads(self, nodes: Mapping[str, RayNode]) -> None:
-        """Tell a control plane that outlives its heads which of them have ended."""
+    def _ended(self, nodes: Mapping[str, RayNode]) -> Iterator[tuple[RayNode, str]]:
+        """The nodes that have ended, or are lost with their host, and that Ray still counts."""
         for node in ended_heads(nodes.values(), self._memory.machines):
-            if self._nodes is not None:
-                with suppress(ClusterUnreachable):
-                    await self._nodes.bury(node.id, "it was the head, which has ended")
+            yield node, "it was the head, which has ended"
+        for machine in self._memory.machines:
+            lost = machine.state is MachineState.STOPPING and machine.host in self._away
+            if lost and machine.group != HEAD and machine.name in nodes:
+                yield nodes[machine.name], machine.reason
 
     async def _follow_provider(self) -> None:
         while True:
@@ -278,8 +296,11 @@ class ClusterLifecycle:
     async def _wait(self, found: LifecycleTurn | None) -> None:
         """Wait until something happens, or it is time to look."""
         wait_s = self.times.quiet_s if self._quiet or found is None else self.times.busy_s
+        now = self.clock()
+        wakes = [at for host, at in self._away_at.items() if host not in self._away]
         if found is not None and found.wake_s is not None:
-            wait_s = min(wait_s, max(0.0, found.wake_s - self.clock()))
+            wakes.append(found.wake_s)
+        wait_s = min([wait_s, *(max(0.0, at - now) for at in wakes)])
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._woken.wait()

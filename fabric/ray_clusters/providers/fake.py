@@ -48,6 +48,8 @@ class FakeHosts:
     """Of Ray's key-value store."""
     starts: list[MachineName] = field(default_factory=list)
     """All machines that were ever started."""
+    buried: set[tuple[str, MachineName]] = field(default_factory=set)
+    """Those of which Ray was told that they are dead."""
 
     def kill(self, uid: str, name: MachineName) -> None:
         """End the processes of a machine."""
@@ -124,12 +126,17 @@ class FakeNodes:
     def __init__(self, hosts: FakeHosts, uid: str) -> None:
         self._hosts, self._uid = hosts, uid
         self.address = ADDRESS
-        self.buried: list[MachineId] = []
 
     async def look(self) -> RayView:
         now = self._hosts.clock()
         mine = {name: m for (uid, name), m in self._hosts.machines.items() if uid == self._uid}
-        up = {name: each for name, each in mine.items() if each.joins_s <= now and not each.reason}
+        up = {
+            name: each
+            for name, each in mine.items()
+            if each.joins_s <= now
+            and not each.reason
+            and (self._uid, name) not in self._hosts.buried
+        }
         heads = {name for name, each in up.items() if each.order.group.name == HEAD}
         if not heads:
             raise ClusterUnreachable(ADDRESS, "nothing listens there")
@@ -160,6 +167,6 @@ class FakeNodes:
         return ""
 
     async def bury(self, node: MachineId, reason: str) -> None:
-        self.buried.append(node)
+        self._hosts.buried.add((self._uid, MachineName(bytes.fromhex(node).decode())))
 
     async def close(self) -> None: ...

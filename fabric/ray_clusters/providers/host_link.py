@@ -26,10 +26,10 @@ from .protocol import ProvidedMachine
 
 log = logging.getLogger(__name__)
 
-SILENT_S = 5.0
-"""After how long without a line a host counts as silent."""
 WAITS = 10
-"""In how many waits that time is counted."""
+"""In how many waits the time without a line is counted."""
+FIRST_S = 6.0
+"""How long a host may take to be reached before its silence counts."""
 ANSWER_S = 20.0
 """How long a host may take from the start of `ssh` until it has answered for the first time."""
 CALL_S = 60.0
@@ -62,12 +62,14 @@ class HostLink:
         self,
         host: str,
         command: Sequence[str],
-        shared: Callable[[], Mapping[str, str]],
+        shared: Callable[[], Mapping[str, Any]],
         changed: Callable[[], None],
+        patience_s: float,
     ) -> None:
-        """`command` opens the link. `shared` gives secret and address of the head, which the host
-        is told first; `changed` is called when the host has changed."""
-        self.host, self.command = host, tuple(command)
+        """`command` opens the link. `shared` is what the host is told first: secret and address of
+        the head, and how often to speak. `changed` is called when the host has changed. Without a
+        line for `patience_s` it counts as silent; after as long again another link is opened."""
+        self.host, self.command, self.patience_s = host, tuple(command), patience_s
         self._shared, self._changed = shared, changed
         self.machines: Mapping[MachineName, ProvidedMachine] = {}
         """What the host had when it last spoke."""
@@ -77,6 +79,7 @@ class HostLink:
         """The stamp of the ledger that the host has; empty without one."""
         self.silence = "it has not been reached yet"
         """Why it does not answer; empty: it does."""
+        self._silent_from = asyncio.get_running_loop().time() + FIRST_S
         self._own_address = ""
         self._tried = asyncio.Event()
         self._numbers = itertools.count(FIRST + 1)
@@ -87,6 +90,11 @@ class HostLink:
     async def tried(self) -> None:
         """Return once the host has answered, or has not."""
         await self._tried.wait()
+
+    @property
+    def silent_s(self) -> float:
+        """For how long it has not answered; below 0 while a first answer is not due."""
+        return asyncio.get_running_loop().time() - self._silent_from
 
     async def ask(self, what: str, **given: Any) -> Any:
         """Ask the host for something, and wait until it is done. ProviderFailed."""
@@ -168,11 +176,22 @@ class HostLink:
             self.silence = ""
             self._tried.set()
             self._changed()
-            self._heard(await self._line(line_unless_silent(lines), said))
+            self._heard(await self._line(self._spoken(lines), said))
 
-    def _fell_silent(self, why: str) -> None:
+    async def _spoken(self, lines: asyncio.StreamReader) -> bytes:
+        """The next line; a host without one is silent first. ProviderFailed if there is none."""
+        try:
+            return await line_unless_silent(lines, self.patience_s)
+        except ProviderFailed as error:
+            self._fell_silent(str(error), self.patience_s)
+        return await line_unless_silent(lines, self.patience_s)
+
+    def _fell_silent(self, why: str, for_s: float = 0.0) -> None:
+        """It does not answer, and has not `for_s`; so what it was asked has failed."""
         if why not in (self.silence, CLOSED):
             log.warning("host %s does not answer: %s", self.host, why)
+        if not self.silence:
+            self._silent_from = asyncio.get_running_loop().time() - for_s
         self.silence = why
         for answer in self._asked.values():
             if not answer.done():
@@ -228,6 +247,8 @@ class HostLink:
             told = json.loads(line)
             if "troubled" in told:
                 raise ProviderFailed(clean(told["troubled"]))
+            if "beat" in told:
+                return False
             if "machines" in told:
                 self._take(told)
                 return False
@@ -281,17 +302,17 @@ class _Tail:
         self._reading.cancel()
 
 
-async def line_unless_silent(lines: asyncio.StreamReader) -> bytes:
-    """The next line. ProviderFailed after SILENT_S.
+async def line_unless_silent(lines: asyncio.StreamReader, patience_s: float) -> bytes:
+    """The next line. ProviderFailed after `patience_s`.
 
     It counts short waits, of which a stall of this process costs one: no host is silent because
     its site was.
     """
     for _ in range(WAITS):
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SILENT_S / WAITS):
+            async with asyncio.timeout(patience_s / WAITS):
                 return await lines.readline()
-    raise ProviderFailed(f"it has been silent for {SILENT_S:g} s")
+    raise ProviderFailed(f"it has been silent for {patience_s:g} s")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

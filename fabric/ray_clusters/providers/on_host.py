@@ -1,7 +1,8 @@
 """The machines of one host, for a site elsewhere: `ssh` starts this there, and the site asks it.
 
 Lines of JSON come and go by standard input and output. The host begins with a greeting; then it
-tells what it has, at each change and at each beat, and answers what it is asked. When its input
+tells what it has, at each change and every second, and answers what it is asked. A site that would
+miss it sooner is told more often that it is there. When its input
 ends it ends as well, and its machines go on.
 """
 
@@ -26,7 +27,7 @@ from .ledger_copy import packed, put_back, stamp, unpacked
 from .local import LocalMachines
 from .ray_start import MachineStart
 
-BEAT_S = 1.0
+LOOK_S = 1.0
 """How often a host says what it has, even if nothing has changed."""
 LONGEST_LINE = 16 * 2**20
 
@@ -54,17 +55,20 @@ class HostSide:
         self._ledger: list[str] = []
         """The parts of a copy that the site takes, or gives."""
         self._working: set[asyncio.Task[None]] = set()
+        self._beat_s = LOOK_S
+        """How often it says anything."""
 
     async def serve(self, lines: asyncio.StreamReader) -> None:
         """Answer until the site hangs up."""
-        telling = asyncio.create_task(self._tell())
+        telling = [asyncio.create_task(each) for each in (self._tell(), self._beat())]
         try:
             while line := await lines.readline():
                 task = asyncio.create_task(self._answer(json.loads(line)))
                 self._working.add(task)
                 task.add_done_callback(self._working.discard)
         finally:
-            telling.cancel()
+            for each in telling:
+                each.cancel()
             await self._machines.close()
 
     async def _answer(self, asked: Mapping[str, Any]) -> None:
@@ -81,6 +85,7 @@ class HostSide:
         match asked["ask"]:
             case "take":
                 self._machines.take(token=asked["token"], address=asked["address"])
+                self._beat_s = float(asked.get("beat_s", LOOK_S))
             case "start":
                 await self._machines.begin(MachineStart(**asked["machine"]))
             case "stop":
@@ -106,12 +111,19 @@ class HostSide:
         """Tell what there is, at each change and at each beat."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout(LOOK_S):
                     await self._machines.changed()
             try:
                 await self._tell_once()
             except Exception as error:
                 self._say({"troubled": str(error) or type(error).__name__})
+
+    async def _beat(self) -> None:
+        """Tell that it is there, without a look, where it has to be told more often."""
+        while True:
+            await asyncio.sleep(self._beat_s)
+            if self._beat_s < LOOK_S:
+                self._say({"beat": True})
 
     async def _tell_once(self) -> None:
         seen = (await self._machines.look()).machines

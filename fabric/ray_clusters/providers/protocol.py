@@ -29,6 +29,8 @@ class ProviderView:
     """Those on hosts that do not answer are left out."""
     silent_hosts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Hosts that do not answer, and why."""
+    silent_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """For how long they have not, where it is known; below 0 while a first answer is not due."""
     head_waits: str = ""
     """Why a head could not keep its state now; empty if it could, or needs not."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from fedpilot.common.host.folders import make_folder
 
-from ...core.ray_clusters.declaration import DeclaredRayCluster, MachineName
+from ...core.ray_clusters.declaration import SILENT_PART, DeclaredRayCluster, MachineName
 from ...core.ray_clusters.machines import MachinePlace
 from ...errors import ProviderFailed
 from .files import explained, write_private
@@ -43,6 +43,8 @@ OPTIONS = (
     "-oServerAliveInterval=5",
     "-oServerAliveCountMax=2",
 )
+BEATS, SLOWEST_BEAT_S = 5, 1.0
+"""How often a host speaks in the time after which it counts as silent, and how seldom at most."""
 HOST_SIDE = "fedpilot.fabric.ray_clusters.providers.on_host"
 FIRST_LOOK_S = 6.0
 """How long the first look waits for hosts; those that have not answered by then count as silent."""
@@ -85,11 +87,15 @@ class SshMachines:
         """Take another declaration: other hosts, or another way to them."""
         self._declared = dict.fromkeys(host for group in declared.groups for host in group.hosts)
         self._python, self._config = declared.python, declared.ssh_config
+        self._patience_s = SILENT_PART * declared.host_timeout_s
         self._known = {**self._known, **self._declared}
         for host, link in [*self._links.items()]:
             if link.command != tuple(self._command(host)):
                 del self._links[host]  # the next look opens another one
                 self._begin(host, link.close())
+            elif link.patience_s != self._patience_s:
+                link.patience_s = self._patience_s
+                self._begin(host, link.ask("take", **self._shared()))
 
     def _command(self, host: str) -> list[str]:
         return ssh_command(host, uid_on(host, self._uid), self._python, self._config)
@@ -116,11 +122,15 @@ class SshMachines:
             self._known[host] = None
             with explained("cannot remember a host"):
                 write_private(self._folder / "hosts", json.dumps([*self._known]))
-            self._links[host] = HostLink(host, self._command(host), self._shared, self._woken.set)
+            self._links[host] = HostLink(
+                host, self._command(host), self._shared, self._woken.set, self._patience_s
+            )
         return self._links[host]
 
-    def _shared(self) -> dict[str, str]:
-        return {"token": self.token, "address": self.address or ""}
+    def _shared(self) -> dict[str, Any]:
+        """What a host is told before it does anything."""
+        beat_s = min(self._patience_s / BEATS, SLOWEST_BEAT_S)
+        return {"token": self.token, "address": self.address or "", "beat_s": beat_s}
 
     async def _all(self) -> list[HostLink]:
         """The links to all hosts; each has answered once, or had its time to do so."""
@@ -142,17 +152,18 @@ class SshMachines:
 
     async def look(self) -> ProviderView:
         found: dict[MachinePlace, ProvidedMachine] = {}
-        silent = {}
+        silent, silent_s = {}, {}
         for link in await self._all():
             if link.silence:
-                silent[link.host] = link.silence
+                silent[link.host], silent_s[link.host] = link.silence, link.silent_s
                 continue
             found |= {(link.host, name): each for name, each in link.machines.items()}
             left = link.host not in self._declared and not link.machines
             if left and link.host not in self._busy:
                 self._begin(link.host, self._let_go(link))
         self._follow_head()
-        return ProviderView(machines=dict(sorted(found.items())), silent_hosts=silent)
+        machines = dict(sorted(found.items()))
+        return ProviderView(machines=machines, silent_hosts=silent, silent_s=silent_s)
 
     async def _let_go(self, link: HostLink) -> None:
         """Keep nothing on a host that is declared no more and has no machines."""

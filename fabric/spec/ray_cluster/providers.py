@@ -67,6 +67,7 @@ ABLE: Mapping[str, Sequence[str]] = {
     "hosts": ("ssh", "fake"),
     "python": ("ssh",),
     "ssh_config": ("ssh",),
+    "host_timeout_seconds": ("ssh", "fake"),
     "address": ("existing",),
     "token_file": ("existing",),
     "kube_context": ("kuberay",),

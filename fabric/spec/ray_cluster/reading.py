@@ -23,6 +23,7 @@ from fedpilot.common.strict_yaml.wording import value_in_words
 
 from ...core.ray_clusters.declaration import (
     HEAD,
+    HOST_TIMEOUT_S,
     DeclaredRayCluster,
     FaultTolerance,
     GroupName,
@@ -179,6 +180,7 @@ def _declared(spec: ClusterSpec, name: str, findings: Findings) -> DeclaredRayCl
         token_file=ours.token_file or "",
         python=ours.python or "",
         ssh_config=ours.ssh_config or "",
+        host_timeout_s=_first(ours.host_timeout_seconds, HOST_TIMEOUT_S),
         kube_context=ours.kube_context or "",
         fault_tolerance=_fault_tolerance(spec),
         suspended=spec.suspend,

@@ -77,6 +77,9 @@ class FedpilotOfCluster(RayClusterPart):
     ssh_config: str | None = None
     """The absolute path of a file that configures OpenSSH's client (`ssh -F`); by default that of
     the user who serves the site; for `ssh`."""
+    host_timeout_seconds: Annotated[float, Field(ge=2, le=3600)] | None = None
+    """How long a host may say nothing before its machines are lost, and start on other hosts; by
+    default 10; for `ssh`."""
     address: str | None = None
     """The `host:port` of a Ray cluster that runs already, or `auto`; for `existing`."""
     token_file: str | None = None

@@ -18,7 +18,7 @@ from fedpilot.fabric.ray_clusters.lifecycle.manager import LifecycleManager, Ope
 from fedpilot.fabric.ray_clusters.providers.fake import FakeHosts, FakeMachines, FakeNodes
 from fedpilot.fabric.spec.ray_cluster.reading import ray_cluster_of
 
-QUICK = LifecycleTimes(busy_s=0.001, quiet_s=0.01, away_s=2.0)
+QUICK = LifecycleTimes(busy_s=0.001, quiet_s=0.01)
 
 
 def read(stored: StoredDeclaration) -> DeclaredRayCluster:

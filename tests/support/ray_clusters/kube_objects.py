@@ -1,16 +1,15 @@
 """The objects of a small API server: versions, server-side apply, defaults, validation.
 
 Lists are atomic, as KubeRay's `workerGroupSpecs` is; sections are merged key by key. Resources are
-checked by fedpilot's own schema, and by KubeRay's published one where a file of it is named by
-`FEDPILOT_RAYCLUSTER_CRD`. That file is not part of fedpilot.
+checked by fedpilot's own schema, and by the one that KubeRay publishes (`published_crd`).
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import gzip
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ Key = tuple[str, ...]
 SERVERS = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
 """Keys of metadata that the server owns."""
 DEFAULTS = {"minReplicas": 0, "maxReplicas": 2**31 - 1, "numOfHosts": 1, "priority": 0}
-CRD = "FEDPILOT_RAYCLUSTER_CRD"
+CRD = Path(__file__).parent / "published_crd/ray.io_rayclusters.yaml.gz"
 
 
 class KubeRefusal(Exception):
@@ -224,18 +223,15 @@ def check(document: Json) -> None:
         ray_cluster_of({"metadata": kept, "spec": spec})
     except BadFile as error:
         raise KubeRefusal(422, "Invalid", f"RayCluster is invalid: {error}") from None
-    if (schema := published()) is not None:
-        problems = list(problems_of(document["spec"], schema["properties"]["spec"], "spec"))
-        if problems:
-            raise KubeRefusal(422, "Invalid", f"RayCluster is invalid: {'; '.join(problems)}")
+    problems = list(problems_of(document["spec"], published()["properties"]["spec"], "spec"))
+    if problems:
+        raise KubeRefusal(422, "Invalid", f"RayCluster is invalid: {'; '.join(problems)}")
 
 
 @functools.cache
-def published() -> Json | None:
-    """KubeRay's published schema of the resource, if there is a file with it."""
-    if CRD not in os.environ:
-        return None
-    found = yaml.load(Path(os.environ[CRD]).read_text(), yaml.CSafeLoader)
+def published() -> Json:
+    """KubeRay's published schema of the resource."""
+    found = yaml.load(gzip.decompress(CRD.read_bytes()), yaml.CSafeLoader)
     (version,) = [each for each in found["spec"]["versions"] if each["name"] == "v1"]
     return dict(version["schema"]["openAPIV3Schema"])
 

@@ -337,6 +337,7 @@ class TestWatches:
             site.server.fail("watch", 410, message="Gone", times=3)
             site.declare()
             await site.ready()
+            await site.until(lambda: site.server.count("watch") > 3)
             assert site.now["reason"] == ""
             reads = [each for each in site.server.calls if each in ("list", "watch")]
             assert reads[:6] == ["list", "watch"] * 3

@@ -15,6 +15,8 @@ from redis_server import PASSWORD, RedisServer, redis_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
+HEADS = 20
+"""How many heads are killed, one after another."""
 SMALL = "object-store-memory: '80000000'"
 COUNT = """
 import ray
@@ -106,6 +108,25 @@ def test_a_new_head_has_what_the_old_one_knew_and_redis_may_go_away(
     assert len(redis.keys()) > 1
     site.done("delete", "demo", "--wait")
     assert redis.keys() == {"of others"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_detached_actor_goes_on_however_often_its_head_is_killed(
+    site: DeclaringSite, redis: RedisServer
+) -> None:
+    site.serve()
+    site.declare(demo(redis))
+    site.done("wait", "demo")
+    head, worker = site.machines()
+    raylets = pids(site, worker)
+    for number in range(HEADS):
+        assert count(site) == f"COUNT {number + 1}"
+        signal_all(site.processes_of(site.uid, head), signal.SIGKILL)
+        until(lambda gone=head: len(site.machines()) == 2 and gone not in site.machines())  # type: ignore[misc]
+        (head,) = {*site.machines()} - {worker}
+    assert count(site) == f"COUNT {HEADS + 1}"
+    assert pids(site, worker) == raylets
 
 
 @pytest.mark.soak

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from fake_site import FakeSite, managed
-from fedpilot.fabric.core.ray_clusters.declaration import DeclaredRayCluster, RayClusterName
+from fedpilot.fabric.core.ray_clusters.declaration import (
+    HOST_TIMEOUT_S,
+    DeclaredRayCluster,
+    RayClusterName,
+)
 from fedpilot.fabric.errors import Fenced, SpecError
 from fedpilot.fabric.ray_clusters.declarations.documents import LIFECYCLE_MANAGER
 from fedpilot.fabric.ray_clusters.declarations.records import UNDECLARED, StoredDeclaration
@@ -32,17 +36,24 @@ class Site(FakeSite):
     def read(stored: StoredDeclaration) -> DeclaredRayCluster:
         if "n" not in stored.document:
             raise SpecError("it says no number")
-        return declared(group("small", stored.document["n"], drain_s=2.0), name=stored.name)
+        workers = group(
+            "small",
+            stored.document["n"],
+            drain_s=2.0,
+            hosts=tuple(stored.document.get("hosts", ())),
+        )
+        timeout_s = stored.document.get("timeout", HOST_TIMEOUT_S)
+        return declared(workers, name=stored.name, host_timeout_s=timeout_s)
 
     @property
     def uid(self) -> str:
         found = self.store.find(NAME)
         return found.uid if found else ""
 
-    def declare(self, replicas: int) -> None:
+    def declare(self, replicas: int, **more: object) -> None:
         found = self.store.find(NAME)
         saw = found.revision if found else UNDECLARED
-        self.store.apply(NAME, {"n": replicas}, saw=saw, by="ann", at=self.now)
+        self.store.apply(NAME, {"n": replicas, **more}, saw=saw, by="ann", at=self.now)
 
     def status(self) -> dict[str, object]:
         found = self.store.find(NAME)
@@ -115,6 +126,23 @@ def test_a_machine_that_dies_is_replaced_and_ray_is_told(site: Site) -> None:
             kinds = site.events()
             assert kinds.count("machine_gone") == 1
             assert kinds[-1] == "cluster_ready"
+
+    run(story())
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, 200.0])
+def test_machines_of_a_silent_host_are_lost_after_its_timeout(site: Site, timeout_s: float) -> None:
+    async def story() -> None:
+        async with managed(site.manager()):
+            site.declare(1, hosts=["a", "b"], timeout=timeout_s)
+            await until(ready(site, 1))
+            lost = site.hosts.starts[-1]
+            since_s = site.now
+            site.hosts.silent.add("a")
+            await until(lambda: site.hosts.starts[-1] == "c-small-2")
+            (at,) = (e.at for e in site.store.events(site.uid) if e.kind == "machine_stopping")
+            assert timeout_s <= at - since_s < timeout_s + 5
+            await until(lambda: (site.uid, lost) in site.hosts.buried)
 
     run(story())
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from fedpilot.fabric.errors import ProviderFailed
-from fedpilot.fabric.ray_clusters.providers import host_link
 from fedpilot.fabric.ray_clusters.providers.host_link import HostLink, line_unless_silent
 from fedpilot.fabric.ray_clusters.providers.on_host import reached_at, versions
 from fedpilot.fabric.ray_clusters.providers.ssh import HOST_SIDE, ssh_command, uid_on
@@ -41,8 +40,8 @@ def says(*lines: str, then: str = "sleep 600") -> list[str]:
 
 
 @asynccontextmanager
-async def linked(command: list[str]) -> AsyncIterator[HostLink]:
-    link = HostLink("far", command, lambda: SHARED, lambda: None)
+async def linked(command: list[str], patience_s: float = 5.0) -> AsyncIterator[HostLink]:
+    link = HostLink("far", command, lambda: SHARED, lambda: None, patience_s)
     try:
         yield link
     finally:
@@ -135,28 +134,62 @@ def test_why_a_host_does_not_answer_is_said(command: list[str], why: str) -> Non
     run(story())
 
 
-def test_a_host_that_says_nothing_any_more_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_link, "SILENT_S", 1.0)
-
+def test_a_host_that_says_nothing_any_more_is_silent_and_then_reached_anew() -> None:
     async def story() -> None:
-        async with linked(says(GREETING, VIEW, TAKEN, VIEW)) as link:
+        async with linked(says(GREETING, VIEW, TAKEN, VIEW), 1.0) as link:
             await until(lambda: not link.silence)
             assert [*link.machines] == ["c-w-1"]
+            process = link._process
             await until(lambda: link.silence == "it has been silent for 1 s")
+            assert link._process is process, "a host that speaks again is not reached anew"
+            assert link.silent_s >= 1.0
+            await until(lambda: link._process is not process)
 
     run(story())
 
 
-def test_no_host_is_silent_because_its_site_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_link, "SILENT_S", 0.2)
+def test_a_host_that_speaks_again_is_silent_no_more(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "later")
+    later = os.open(tmp_path / "later", os.O_RDWR)
+    command = says(GREETING, VIEW, TAKEN, VIEW, then=f"cat {tmp_path / 'later'}")
 
+    async def story() -> None:
+        async with linked(command, 0.5) as link:
+            missed = asyncio.Event()
+
+            def heard() -> None:
+                if link.silence and link._tried.is_set():
+                    link.patience_s = PATIENCE_S
+                    missed.set()
+
+            link._changed = heard
+            await missed.wait()
+            process = link._process
+            os.write(later, VIEW.encode() + b"\n")
+            await until(lambda: not link.silence)
+            assert link._process is process
+
+    run(story())
+    os.close(later)
+
+
+def test_a_host_has_its_time_before_its_silence_counts() -> None:
+    async def story() -> None:
+        async with linked(["sleep", "600"]) as link:
+            assert link.silence
+            assert link.silent_s < 0
+
+    run(story())
+
+
+def test_no_host_is_silent_because_its_site_was() -> None:
     async def story() -> None:
         lines = asyncio.StreamReader()
         reads, writes = os.pipe()
         link, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reads, "rb")
         )
-        heard = asyncio.create_task(line_unless_silent(lines))
+        heard = asyncio.create_task(line_unless_silent(lines, 0.2))
         await asyncio.sleep(0)  # it waits from now on
         time.sleep(0.3)
         os.write(writes, b"here\n")

@@ -214,6 +214,17 @@ class TestOurs:
         document["spec"]["headGroupSpec"]["fedpilot"] = {"hosts": ["a"]}
         assert list(problems_of(document)) == [f"{WORKERS_AT}.fedpilot.hosts"]
 
+    def test_hosts_have_a_timeout_of_two_seconds_at_least(self) -> None:
+        document = ray_cluster("ssh")
+        assert ray_cluster_of(document).declared.host_timeout_s == 10
+        document["spec"]["fedpilot"]["hostTimeoutSeconds"] = 2
+        assert ray_cluster_of(document).declared.host_timeout_s == 2
+        document["spec"]["fedpilot"]["hostTimeoutSeconds"] = 1.5
+        assert list(problems_of(document)) == ["spec.fedpilot.hostTimeoutSeconds"]
+        document = ray_cluster()
+        document["spec"]["fedpilot"]["hostTimeoutSeconds"] = 2
+        assert list(problems_of(document)) == ["spec.fedpilot.hostTimeoutSeconds"]
+
     def test_hosts_of_a_group_need_ssh(self) -> None:
         problems = problems_of(with_workers(fedpilot={"hosts": ["a"]}))
         assert list(problems) == [f"{WORKERS_AT}.fedpilot.hosts"]
