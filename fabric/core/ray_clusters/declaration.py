@@ -159,8 +159,8 @@ class DeclaredRayCluster:
 
     @property
     def may_grow(self) -> bool:
-        """Whether a group may have more machines than it should have now."""
-        return any(each.wanted < each.most for each in self.workers)
+        """Whether a group may have more machines at some time than at another."""
+        return any(each.least < each.most for each in self.workers)
 
     @property
     def groups(self) -> tuple[MachineGroup, ...]:

@@ -6,8 +6,9 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
@@ -29,7 +30,8 @@ spec:
   workerGroupSpecs:
     - groupName: workers
       replicas: 3
-      fedpilot: {{drainSeconds: 60}}
+      minReplicas: 3
+      fedpilot: {{drainSeconds: 5}}
       rayStartParams: {{num-cpus: '1', {SMALL}}}
 """
 CONFIG = """
@@ -66,9 +68,9 @@ def site(tmp_path: Path) -> Iterator[DeclaringSite]:
         site.end()
 
 
-def config(folder: Path, rounds: int) -> Path:
+def config(folder: Path, rounds: int, step_s: float) -> Path:
     made = folder / "config.yaml"
-    made.write_text(CONFIG.format(rounds=rounds, model=waiting_model(folder, 0.005)))
+    made.write_text(CONFIG.format(rounds=rounds, model=waiting_model(folder, step_s)))
     return made
 
 
@@ -83,7 +85,7 @@ def on(site: DeclaringSite, folder: Path, *arguments: str) -> tuple[list[str], d
 def test_a_run_ends_in_the_same_digest_however_often_its_head_is_killed(
     site: DeclaringSite, tmp_path: Path
 ) -> None:
-    path, chosen = config(tmp_path, 2 * HEADS + 4), random.Random(0)
+    path, chosen = config(tmp_path, 2 * HEADS + 4, 0.005), random.Random(0)
     calm = calm_run(path, "calm").digest
     arguments = [str(path), "--run-id", "killed"]
     for _ in range(HEADS):
@@ -104,26 +106,27 @@ def test_a_run_ends_in_the_same_digest_however_often_its_head_is_killed(
 
 
 def test_workers_are_upgraded_one_by_one_under_a_run(site: DeclaringSite, tmp_path: Path) -> None:
-    path = config(tmp_path, 120)
+    path = config(tmp_path, 150, 0.02)
     calm = calm_run(path, "calm").digest
-    before = {*site.machines()}
-    least, ended = [3], Event()
-    watching = Thread(target=watch, args=(site, least, ended))
+    before, ended = {*site.machines()}, Event()
     command_line, auth = on(site, tmp_path, str(path), "--run-id", "upgraded")
-    with fedpilot(command_line, tmp_path, **auth) as command:
+    with ThreadPoolExecutor() as pool, fedpilot(command_line, tmp_path, **auth) as command:
         command.wait_for("round_finished")
-        watching.start()
+        fewest = pool.submit(fewest_workers, site, ended)
         site.declare(DEMO.replace("num-cpus: '1'", "num-cpus: '1', labels: 'upgraded=yes'"))
-        code = command.finish(600)
+        code = command.finish(1200)
+        after = {*site.machines()}
         ended.set()
-        watching.join()
+        assert fewest.result() == 2
         assert code == 0, command.error()
         assert command.last("run_finished")["digest"] == calm
-    until(lambda: len(site.machines()) == 4 and len(before & {*site.machines()}) == 1)
-    assert least[0] >= 2
+        assert sum(event["event"] == "worker_lost" for event in command.events) >= 3
+    assert (len(after), len(before & after)) == (4, 1)
 
 
-def watch(site: DeclaringSite, least: list[int], ended: Event) -> None:
-    """Keep the least number of workers that are ready at once."""
+def fewest_workers(site: DeclaringSite, ended: Event) -> int:
+    """The least number of workers that are ready at once."""
+    found = 3
     while not ended.wait(0.05):
-        least[0] = min(least[0], site.groups().count("workers"))
+        found = min(found, site.groups().count("workers"))
+    return found

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from fedpilot.fabric.core.ray_clusters.declaration import (
     HEAD,
     MachineGroup,
@@ -43,6 +45,32 @@ def test_a_head_gets_its_ports_and_the_folder_of_sessions() -> None:
     assert found["dashboard-port"] == "8266"
     assert found["temp-dir"] == "/sessions"
     assert found["node-name"] == "c-headgroup-0"
+
+
+@pytest.mark.parametrize(
+    ("least", "replicas", "most", "come"),
+    [
+        pytest.param(0, 2, 4, True, id="it may grow"),
+        pytest.param(0, 4, 4, True, id="it may shrink, and grow again"),
+        pytest.param(4, 4, 4, False, id="it stays as it is"),
+    ],
+)
+def test_a_head_knows_whether_machines_may_come(
+    least: int, replicas: int, most: int, come: bool
+) -> None:
+    workers = group("small", replicas, least=least, most=most)
+    record = MachineRecord(
+        name=MachineName("c-h-0"),
+        number=0,
+        group=HEAD,
+        host="",
+        template="",
+        head=MachineName("c-h-0"),
+        since_s=0,
+        reason="",
+    )
+    order = MachineOrder(machine=record, group=MachineGroup(name=HEAD), cluster=declared(workers))
+    assert MachineStart.of(order).may_grow is come
 
 
 def test_a_worker_gets_the_address_of_its_head_and_nothing_of_a_heads() -> None:
