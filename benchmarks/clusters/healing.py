@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 SECTION = "healing"
 TIMEOUT_S = 2.0
 PATIENCE_S = 300.0
-BARE, WORKER, HEAD = "a raylet joins, bare", "a worker killed", "a head killed"
+BARE, BARE_BOTH = "a raylet joins, bare", "a head starts and a raylet joins, bare"
+WORKER, HEAD = "a worker killed", "a head killed"
 WORKER_HOST, HEAD_HOST = "a worker's host cut off", "a head's host cut off"
 SMALL = {"object-store-memory": "80000000"}
 WATCH = """
@@ -194,6 +195,9 @@ def child(how: str) -> Run:
         folder = Path(made)
         if how == BARE:
             return {"how": how, **bare(folder)}
+        if how == BARE_BOTH:
+            with by_hand(folder, at_once=False, workers=1) as (_, up_s, _, _):
+                return {"how": how, "back_s": up_s}
         head = how in (HEAD, HEAD_HOST)
         if how in (WORKER, HEAD):
             with declared(folder) as site:
@@ -222,14 +226,19 @@ def child(how: str) -> Run:
 def text(runs: Mapping[str, list[Run]]) -> str:
     """The table that the page shows."""
     rows = []
-    bare_s = spread([run["back_s"] for run in runs[BARE]]).median if BARE in runs else None
+    bare_s = {
+        how: spread([run["back_s"] for run in runs[how]]).median
+        for how in (BARE, BARE_BOTH)
+        if how in runs
+    }
     for how, each in runs.items():
+        like = bare_s.get(BARE_BOTH if how in (HEAD, HEAD_HOST) else BARE)
         vnodes = [run["vnode_s"] for run in each if "vnode_s" in run]
         vnode = spread(vnodes).text(1) if vnodes else "–"
         back = spread([run["back_s"] for run in each])
-        limit = "–" if bare_s is None or how == BARE else f"{TIMEOUT_S + 1.15 * bare_s:.1f}"
+        limit = "–" if like is None or how in bare_s else f"{TIMEOUT_S + 1.15 * like:.1f}"
         rows.append([how, back.text(1), vnode, limit, str(len(each))])
-    header = ["what happens", "machines back, s", "vnode back, s", "2 s + 1.15 joins, s", "runs"]
+    header = ["what happens", "machines back, s", "vnode back, s", "2 s + 1.15 × bare, s", "runs"]
     return table(header, rows)
 
 
@@ -242,5 +251,5 @@ def main() -> None:
     def say(run: Run) -> str:
         return f"{run['back_s']:>6.1f} s"
 
-    todo = [BARE, WORKER, WORKER_HOST, HEAD, HEAD_HOST]
+    todo = [BARE, WORKER, WORKER_HOST, BARE_BOTH, HEAD, HEAD_HOST]
     print("\n" + text(measured(SECTION, todo, once, say, arguments)))
