@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -110,7 +111,11 @@ def test_workers_are_upgraded_one_by_one_under_a_run(site: DeclaringSite, tmp_pa
     calm = calm_run(path, "calm").digest
     before, ended = {*site.machines()}, Event()
     command_line, auth = on(site, tmp_path, str(path), "--run-id", "upgraded")
-    with ThreadPoolExecutor() as pool, fedpilot(command_line, tmp_path, **auth) as command:
+    with (
+        ThreadPoolExecutor() as pool,
+        ended_with(ended),
+        fedpilot(command_line, tmp_path, **auth) as command,
+    ):
         command.wait_for("round_finished")
         fewest = pool.submit(fewest_workers, site, ended)
         site.declare(DEMO.replace("num-cpus: '1'", "num-cpus: '1', labels: 'upgraded=yes'"))
@@ -122,6 +127,15 @@ def test_workers_are_upgraded_one_by_one_under_a_run(site: DeclaringSite, tmp_pa
         assert command.last("run_finished")["digest"] == calm
         assert sum(event["event"] == "worker_lost" for event in command.events) >= 3
     assert (len(after), len(before & after)) == (4, 1)
+
+
+@contextmanager
+def ended_with(ended: Event) -> Iterator[None]:
+    """Set an event when the block ends, however it does."""
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def fewest_workers(site: DeclaringSite, ended: Event) -> int:
